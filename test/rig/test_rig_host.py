@@ -19,15 +19,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-import shutil
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from . import kernel_log, machine, module_build, packages
+from . import kernel_log, machine
 from . import rig as rig_module
-from .errors import RigError, RigUnavailable
 from .graph import check_names, checks_of, DOCUMENT_KEYS, GraphRuns, result_of
 from .guest.graph_variants import RUNS, VARIANTS
 from .guest.harness import NOT_HERE
@@ -288,30 +286,3 @@ def test_only_what_emulation_breaks_is_booted_again_and_only_once(
     assert rig_module.Rig().run(['true'], timeout=1, out_dir=tmp_path).rc == rc
     assert len(seen) == boots
 
-
-def test_a_kernel_that_there_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('ZC_RIG_KERNEL', 'rt')
-    with pytest.raises(
-        RigError, match=r"no kernel 'rt'; set ZC_RIG_KERNEL to one of amd64, rt-amd64"
-    ):
-        rig_module.Rig()
-
-
-def test_a_missing_qemu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, 'which', lambda name: None)
-    with pytest.raises(
-        RigUnavailable,
-        match=r'qemu-system-x86_64 is not installed: apt-get install .* qemu-system-x86$',
-    ):
-        rig_module.Rig(cache_folder=tmp_path, install=False).prepare()
-
-
-def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / 'boot').mkdir()
-    config = tmp_path / 'boot/config-6.12.1+deb12-amd64'
-    config.write_text(
-        'CONFIG_CC_VERSION_TEXT="x86_64-linux-gnu-gcc-12 (Debian 12.2.0)"\n', encoding='utf-8'
-    )
-    monkeypatch.setattr(shutil, 'which', lambda name, path=None: None)
-    with pytest.raises(RigUnavailable, match='gcc-12 and make: apt-get install gcc-12 make'):
-        module_build.build(packages.Kernel('6.12.1+deb12', tmp_path), tmp_path)

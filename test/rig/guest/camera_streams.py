@@ -23,13 +23,7 @@ from waiting import until
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import find_device, V4l2Controls, V4l2Device
-from zc_perception.errors import (
-    CameraBusyError,
-    CameraChangedError,
-    CameraError,
-    CameraLostError,
-    ConfigError,
-)
+from zc_perception.errors import CameraBusyError, CameraChangedError, CameraError, CameraLostError
 from zc_perception.frame import Frame
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.axl.accelerator import AxlAccelerator
@@ -287,27 +281,3 @@ def another_program_that_streams_is_named() -> None:
     child.join()
     with streaming(SINGLE) as camera:
         next_frame(camera).release()
-
-
-@check
-def controls_of_a_real_driver_are_found_and_set() -> None:
-    camera = opened(MULTI)
-    try:
-        infos = camera.controls()
-        value = infos['integer_64_bits'].maximum - 12345
-        equal(camera.set_control('integer_64_bits', value), value, '64 bits')
-        mask = infos['bitmask']
-        assert mask.kind == 'bitmask' and mask.maximum > 1 << 30, mask
-        equal(camera.set_control('bitmask', mask.maximum), mask.maximum, 'all bits')
-        index, text = next(iter(infos['integer_menu'].menu.items()))
-        equal(camera.set_control('integer_menu', text), index, 'integer menu by its number')
-        menu = infos['menu']
-        hole = next(n for n in range(menu.minimum, menu.maximum + 1) if n not in menu.menu)
-        with refused(ConfigError, 'menu', str(hole), menu.menu[menu.maximum]):
-            camera.set_control('menu', hole)
-        compound = [name for name in infos if any(k in name for k in ('array', 'area', 'rect'))]
-        equal(compound, [], 'compound controls')
-    finally:
-        camera.set_control('integer_64_bits', 0)
-        camera.set_control('bitmask', 0)
-        camera.close()

@@ -32,7 +32,6 @@ from types import MappingProxyType
 from waiting import until
 
 from zc_perception.errors import ZcError
-from zc_perception.npu.scheduler import InFlight
 
 from .graph_variants import SINGLE
 from .harness import check, equal, settles
@@ -113,33 +112,6 @@ def streaming_graph(
         assert group.failure is None, group.failure
 
 
-def _controls(running: Running) -> None:
-    """Change a control as a parameter of the capture node; the picture has to follow."""
-    from rclpy.parameter import Parameter
-
-    means = [0.0]
-
-    def look(entry: InFlight, found: object) -> None:
-        with entry.frame.map() as planes:
-            means[0] = float(planes[0][::8, ::8].mean())
-
-    def ask(value: int) -> tuple[bool, str]:
-        (answer,) = running.capture.set_parameters([Parameter('controls.brightness', value=value)])
-        return answer.successful, answer.reason
-
-    running.inference.observers.append(look)
-    default = running.capture.get_parameter('controls.brightness').value
-    equal(ask(40), (True, ''), 'answer')
-    until(lambda: 0 < means[0] < 110, 'a dark picture')
-    dark = means[0]
-    equal(ask(220), (True, ''), 'answer')
-    until(lambda: means[0] > dark + 60, 'a bright picture')
-    refused, reason = ask(256)
-    assert not refused and '255' in reason, reason
-    equal(ask(default), (True, ''), 'answer')
-    running.inference.observers.remove(look)
-
-
 def _failing_jobs(running: Running) -> None:
     failed = running.inference.failed
     with parameters(fail_every=4):
@@ -199,7 +171,6 @@ def _dropped_buffers(running: Running) -> None:
 
 _STREAM_BREAKS_OFF = 'inject_fatal_streaming_error'
 FAULTS: dict[str, Callable[[Running], None]] = {
-    'a control that is changed': _controls,
     'jobs that fail': _failing_jobs,
     'jobs that hang': _hanging_jobs,
     'a card that is pulled': _pulled_card,

@@ -157,24 +157,6 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
 
 @check_each('single')
 @_but_for_pools
-def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
-    """
-    Stream rows of 1366 pixels.
-
-    A frame must not be copied because GStreamer's stride differs from vivid's.
-    """
-    with _streaming(
-        f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! '
-        'video/x-raw,format=NV12,width=1280,height=720'
-    ) as (camera, ledger):
-        equal(camera.copy_reason, '', 'why it is copied')
-        with next_frame(camera) as frame, accelerator() as npu:
-            equal(device_crcs(npu, frame), kernel_crcs(frame), 'what the device saw')
-        equal(ledger.entries(), {}, 'copies')
-
-
-@check_each('single')
-@_but_for_pools
 def an_unplugged_camera_is_lost(name: str) -> None:
     """Remove the node by vivid's control; it returns when all users have closed it."""
     with (

@@ -41,7 +41,7 @@ from zc_perception.link.shared_memory.protocol import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
-from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.metis_card import find_cards
@@ -80,11 +80,6 @@ def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServ
         )
 
 
-def free_slot(pool: BufferPool) -> Slot:
-    slot: Slot = until(pool.acquire, pool.describe_holders, PATIENCE_S)
-    return slot
-
-
 @contextmanager
 def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
     """Yield a streaming camera with slots for consumers, and its pool."""
@@ -109,10 +104,9 @@ def overwrite(server: SharedMemoryServer, pool: BufferPool) -> set[int]:
     return {slot.buffer_uid for slot in slots}
 
 
-def c_program(folder: Path) -> Path:
+def c_program() -> Path:
     """Return the C consumer, compiled before the guest was started, or by the guest's compiler."""
-    given = os.environ.get(PROGRAM)
-    return Path(given) if given else build_consumer(folder, ())
+    return Path(os.environ.get(PROGRAM) or build_consumer(Path(tempfile.mkdtemp()), ()))
 
 
 class RemoteError(Exception):

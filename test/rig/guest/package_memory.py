@@ -13,50 +13,54 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Buffers of heaps, of V4L2 drivers and of a foreign library: identity, rights and mappings."""
+"""
+Buffers that the CPU and a device share: identity, rights, SYNCs, and fences of a driver.
+
+It checks which DMA_BUF_IOCTL_SYNCs a mapping makes and what ends their wait, and the package's
+view of sync_files and reservation objects.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 import errno
-import mmap
 import os
 import signal
 import socket
 import time
-import zlib
 
-from zc_perception.errors import AllocationError
-from zc_perception.frame import Frame, Header
-from zc_perception.link.foreign_images import ForeignImages
+from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf, is_dmabuf
-from zc_perception.memory.heaps import open_heap
-from zc_perception.memory.kernel_abi import fdinfo
-from zc_perception.memory.pool import ForeignBufferPool, HeldBuffers
+from zc_perception.memory.fence import SyncFile
 from zc_perception.npu.axl.abi import ImportFlags
-from zc_perception.npu.axl.device import AxlError
-from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12, pixel_format
-from zc_perception.pixel.layout import compute_layout
-from zc_perception.pixel.modifier import LINEAR
+from zc_perception.npu.axl.device import AxlDevice, AxlError
 
-from .harness import check_each, check_with_a_heap, equal, raises
-from .kernel_api import any_heap, bufinfo, export, EXPORTERS, HEAP_EXPORTERS, libc, raw_camera
-from .kernel_api import RAW_SIZE as SIZE
+from .camera_kit import streaming
+from .graph_variants import SINGLE_DMA
+from .harness import check, check_each, check_with_a_heap, equal, raises
+from .kernel_api import (
+    any_heap,
+    Buffer,
+    bufinfo,
+    fence_info,
+    HEAP_EXPORTERS,
+    is_readable,
+    parameters,
+    shadow_buffer,
+    SYNC_END,
+    SYNC_READ,
+    SYNC_WRITE,
+)
 from .package_kit import (
-    accelerator,
     adopted,
     buffers,
     card,
     Child,
-    crcs,
-    device_crcs,
-    HEAPS,
-    info_of,
+    jobs_held,
+    LAYOUT,
     LAYOUTS,
-    level_crcs,
     maps_lines,
     PAGE,
     pool_of,
@@ -64,32 +68,25 @@ from .package_kit import (
     received,
     recorded,
     refused,
-    result_crcs,
     RESULT_SIZE,
     start,
-    wait_for,
 )
 
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 640 * 360 * 3 // 2)
+BOTH = CpuAccess.READ | CpuAccess.WRITE
+_INTERRUPTED = (-errno.EINTR, -512)  # the second is ERESTARTSYS, which reaches us as the first
 
 
-@check_each(*HEAPS)
+@check_each(*HEAP_EXPORTERS)
 def a_buffer_is_a_zeroed_dma_buf_of_whole_pages(heap: str) -> None:
     with buffers(heap, *SIZES) as made:
         for size, buffer in zip(SIZES, made, strict=True):
             with buffer.dup() as fd:
                 assert is_dmabuf(fd), f'{buffer} is no dma-buf'
             wanted = -(-size // PAGE) * PAGE
-            equal(
-                (buffer.kind, buffer.size, info_of(buffer).size),
-                (BufferKind.DMABUF, wanted, wanted),
-                f'kind and size of {size} bytes',
-            )
-            equal(
-                (buffer.exporter(), info_of(buffer).exporter),
-                (HEAP_EXPORTERS[heap], HEAP_EXPORTERS[heap]),
-                'exporter',
-            )
+            info = bufinfo()[buffer.identity.inode]
+            equal((buffer.kind, buffer.size, info.size), (BufferKind.DMABUF, wanted, wanted), heap)
+            equal((buffer.exporter(), info.exporter), (HEAP_EXPORTERS[heap],) * 2, 'exporter')
             equal(os.get_inheritable(buffer.fileno()), False, 'inherited by child programs')
             equal(bytes(buffer.mapping()), bytes(wanted), 'first content')
 
@@ -97,224 +94,263 @@ def a_buffer_is_a_zeroed_dma_buf_of_whole_pages(heap: str) -> None:
 @check_with_a_heap
 def an_identity_is_the_same_for_every_descriptor_in_every_process(heap: str) -> None:
     def peer(theirs: socket.socket) -> None:
-        for _ in range(2):
-            with received(theirs) as fd:
-                buffer = DmaBuf.from_fd(fd.dup())
-                theirs.send(repr((buffer.identity, buffer.size, buffer.exporter())).encode())
-                buffer.close()
+        with received(theirs) as fd:
+            buffer = DmaBuf.from_fd(fd.dup())
+            theirs.send(repr((buffer.identity, buffer.size, buffer.exporter())).encode())
+            buffer.close()
 
     child = Child(peer)  # forked before the buffer exists, so it inherits nothing
     with buffers(heap, 2 * PAGE) as (buffer,):
         status = os.fstat(buffer.fileno())
         equal(buffer.identity, BufferIdentity(status.st_dev, status.st_ino), 'identity')
-        twin = DmaBuf.from_fd(buffer.dup())
-        equal(
-            (twin.identity, twin.size, twin.kind),
-            (buffer.identity, buffer.size, buffer.kind),
-            'what a duplicate is',
-        )
-        here = repr((buffer.identity, buffer.size, twin.exporter()))
-        for _ in range(2):
-            child.send(buffer)
-            equal(child.answer().decode(), here, 'what it is in another process')
-        twin.close()
+        child.send(buffer)
+        here = repr((buffer.identity, buffer.size, buffer.exporter()))
+        equal(child.answer().decode(), here, 'what it is in another process')
         # A read-only descriptor must not be reopened for writing.
         with raises(errno.ENXIO):
             os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDWR)
     child.join()
 
 
-@check_with_a_heap
-def a_frame_that_only_devices_touch_is_never_mapped(heap: str) -> None:
-    with (
-        accelerator() as npu,
-        pool_of(heap, LAYOUTS['tight'], slots=2) as pool,
-        recorded() as recording,
-    ):
-        inodes = [s.buffers[0].identity.inode for s in pool.slots]
-        blank = zlib.crc32(bytes(64 * 48)), zlib.crc32(bytes(64 * 24))
-        for turn in range(4):
-            with publish(pool, sequence=turn) as frame:
-                equal(tuple(device_crcs(npu, frame)[:2]), blank, 'CRCs of the device')
-                assert not frame.data.buffers[0].mapped
-        equal([maps_lines(inode) for inode in inodes], [[], []], 'mappings')
-        equal(
-            (recording().mappings(*inodes), recording().syncs(*inodes)),
-            (0, []),
-            'calls of mmap, SYNCs',
-        )
-
-
-def death(work: object, *arguments: object) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            null = os.open('/dev/null', os.O_WRONLY)
-            os.dup2(null, 2)
-            work(*arguments)  # type: ignore[operator]
-        finally:
-            os._exit(0)
-    return wait_for(pid)
-
-
-def poke(address: int) -> None:
-    ctypes.memset(address, 7, 1)
-
-
-_DMA = 'videobuf2_dma_contig'
-LAYOUT = compute_layout(NV12, *SIZE)
-BYTES = SIZE[0] * SIZE[1] * 3 // 2
-
-
-@contextmanager
-def _exported(exporter: str, access: int, **options: bool) -> Iterator[DmaBuf]:
-    with raw_camera(EXPORTERS[exporter], 1) as fd:
-        buffer = adopted(export(fd, 0, access), **options)
-        try:
-            yield buffer
-        finally:
-            buffer.close()
-
-
-@check_each(_DMA)
-def an_exported_buffer_is_adopted(exporter: str) -> None:
-    with _exported(exporter, os.O_RDWR, writable=True) as buffer, buffer.dup() as fd:
-        info = bufinfo()[buffer.identity.inode]
-        assert is_dmabuf(fd)
-        equal(
-            (buffer.kind, buffer.exporter(), info.exporter),
-            (BufferKind.DMABUF, exporter, exporter),
-            'kind and exporter',
-        )
-        wanted = -(-BYTES // PAGE) * PAGE
-        equal((buffer.size, info.size), (wanted, wanted), 'size')
-        buffer.set_name('camera 0')
-        equal(
-            (fdinfo(buffer.fileno())['name'], bufinfo()[buffer.identity.inode].name),
-            ('camera 0',) * 2,
-            'name',
-        )
-        twin = DmaBuf.from_fd(fd.dup(), expected_size=BYTES)
-        equal(twin.identity, buffer.identity, 'identity of a duplicate')
-        twin.close()
-
-
-@check_each(_DMA)
-def a_second_export_is_another_dma_buf_of_the_same_memory(exporter: str) -> None:
-    """Check why a camera exports each buffer once: a second export would be imported again."""
-    with raw_camera(EXPORTERS[exporter], 1) as fd:
-        first, second = (adopted(export(fd, 0, os.O_RDWR), writable=True) for _ in range(2))
-        assert first.identity != second.identity
-        first.begin_cpu_access(CpuAccess.WRITE)
-        first.mapping()[:4] = b'same'
-        first.end_cpu_access(CpuAccess.WRITE)
-        equal(second.mapping()[:4], b'same', 'bytes through the other one')
-        first.close()
-        second.close()
-
-
-@check_each(_DMA)
-def what_the_cpu_writes_there_is_what_the_device_reads(exporter: str) -> None:
-    with (
-        _exported(exporter, os.O_RDWR, writable=True) as buffer,
-        card() as device,
-        buffers(any_heap(), RESULT_SIZE) as (result,),
-    ):
-        for level in (70, 7):
-            with buffer.cpu_access(CpuAccess.READ | CpuAccess.WRITE) as memory:
-                memory[:BYTES] = bytes([level]) * BYTES
-            job = start(device, [buffer], result, layout=LAYOUT)
-            assert job.wait(60.0)
-            job.check()
-            job.close()
-            equal(result_crcs(result), level_crcs(level, LAYOUT), f'CRCs, level {level}')
-
-
-@check_each(_DMA)
-def a_read_only_export_can_not_be_written(exporter: str) -> None:
-    with _exported(exporter, os.O_RDONLY) as buffer, card() as device:
+@check
+def a_buffer_of_a_camera_can_not_be_written() -> None:
+    with streaming(SINGLE_DMA) as camera, card() as device:
+        buffer, layout = camera.slots[0].buffers[0], camera.slots[0].layout
         assert not buffer.writable
-        with raises(errno.EACCES):  # the kernel itself refuses: the descriptor is read-only
-            mmap.mmap(
-                buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
-            )
-        buffer.begin_cpu_access(CpuAccess.READ)
-        with refused(TypeError):
-            buffer.mapping()[0] = 1
-        ((address, size, permissions),) = maps_lines(buffer.identity.inode)
+        with refused(TypeError), buffer.cpu_access(CpuAccess.READ) as memory:
+            memory[0] = 1
+        ((_, size, permissions),) = maps_lines(buffer.identity.inode)
         equal((size, permissions), (buffer.size, 'r--s'), 'size and permissions')
-        equal(death(poke, address), -signal.SIGSEGV, 'end of a process that writes there')
-        equal(
-            libc.mprotect(
-                ctypes.c_void_p(address), ctypes.c_size_t(PAGE), mmap.PROT_READ | mmap.PROT_WRITE
-            ),
-            -1,
-            'mprotect()',
-        )
-        equal(ctypes.get_errno(), errno.EACCES, 'errno of mprotect()')
-        buffer.end_cpu_access(CpuAccess.READ)
         with refused(AllocationError, 'read-only'), buffer.cpu_access(CpuAccess.WRITE):
             pass
         with refused(AllocationError, 'read-only'):
             DmaBuf.from_fd(buffer.dup(), writable=True)
         with refused(AxlError, 'EACCES'):
-            device.import_planes(LAYOUT, [buffer], ImportFlags.BIDIRECTIONAL)
-        device.release_import(device.import_planes(LAYOUT, [buffer], ImportFlags.TO_DEVICE))
+            device.import_planes(layout, [buffer], ImportFlags.BIDIRECTIONAL)
+        device.release_import(device.import_planes(layout, [buffer], ImportFlags.TO_DEVICE))
 
 
-_SIZE = (336, 240)
+@check_with_a_heap
+def every_map_makes_one_start_and_one_end_per_buffer(heap: str) -> None:
+    with (
+        pool_of(heap, LAYOUTS['two buffers'], slots=1) as pool,
+        publish(pool, level=1) as frame,
+    ):
+        inodes = [buffer.identity.inode for buffer in frame.data.buffers]
+        for write, flags in ((False, SYNC_READ), (True, SYNC_READ | SYNC_WRITE)):
+            with recorded() as recording:
+                with frame.map(write=write):
+                    inside = [recording().flags(inode) for inode in inodes]
+                after = [recording().flags(inode) for inode in inodes]
+            equal(inside, [[flags]] * 2, f'SYNCs within the block, write={write}')
+            equal(after, [[flags, flags | SYNC_END]] * 2, f'SYNCs after it, write={write}')
 
 
-@check_each('udmabuf')
-def a_library_s_dma_bufs_become_frames_that_the_card_reads_as_they_are(name: str) -> None:
-    heap, _ = open_heap(name)
-    layout = compute_layout(NV12, *_SIZE, stride_align=256)
-    library = [heap.allocate(layout.buffer_size(0)) for _ in range(3)]
-    places = {
-        'strides': [plane.stride for plane in layout.planes],
-        'offsets': [plane.offset for plane in layout.planes],
+@contextmanager
+def _signals(count: int, then: Callable[[], None]) -> Iterator[None]:
+    """Send a signal every 30 ms; its handler calls `then` at the last."""
+    hits: list[float] = []
+
+    def handler(*_: object) -> None:
+        hits.append(time.monotonic())
+        if len(hits) == count:
+            then()
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@check_with_a_heap
+def a_sync_that_a_signal_interrupts_is_repeated(heap: str) -> None:
+    """
+    Submit a job between our look at the fences and START, so that the kernel itself waits.
+
+    The result is EINTR, which its documentation says to repeat.
+    """
+    with (
+        card() as device,
+        buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
+        recorded() as recording,
+    ):
+        result.wait_for_devices = lambda *_: True  # type: ignore[method-assign]
+        with jobs_held() as let_go:
+            job = start(device, [source], result)
+            with _signals(5, let_go):
+                result.begin_cpu_access(CpuAccess.READ)
+        assert job.wait(0.0), 'START did not wait for the device'
+        result.end_cpu_access(CpuAccess.READ)
+        seen = recording()
+        job.close()
+    interrupted = {
+        sync.flags
+        for number in _INTERRUPTED
+        for sync in seen.syncs(result.identity.inode, result=number)
     }
-    images = ForeignImages(
-        pixel_format(NV12),
-        _SIZE,
-        [buffer.fileno() for buffer in library[:2]],
-        modifier=LINEAR,
-        **places,
-    )
-    equal(images.layout, layout, 'layout')
-    equal(images.heap, f'foreign/{name.rpartition("/")[2]}', 'heap')
-    held, back = HeldBuffers(), []
-    pool = ForeignBufferPool(images.layout, images.known(), name='library', on_free=held.free)
-    pool.add_retire_listener(held.ended)
-    with accelerator() as npu:
-        for number in (0, 1, 2, 1, 2, 0):  # the third one comes later
-            fds = (library[number].fileno(),)
-            with library[number].cpu_access(CpuAccess.WRITE) as memory:
-                memory[:] = bytes(
-                    (number * 31 + place * 7 + place // 256) % 251 for place in range(256)
-                ) * (len(memory) // 256)
-            slot = pool.slot_of(images.identities(fds)) or pool.adopt(images.buffers(fds))
-            assert slot is not None and pool.acquire(slot.index) is slot
-            held.hold(slot, lambda number=number: back.append(number))
-            frame = Frame.publish_slot(
-                pool,
-                slot,
-                header=Header(0, ''),
-                colorimetry=BT601_LIMITED,
-                sequence=number,
-                captured_ns=time.monotonic_ns(),
-            )
-            with frame:
-                equal(frame.data.buffers[0].kind, BufferKind.DMABUF, 'kind')
-                equal(
-                    frame.data.buffers[0].identity, library[number].identity, 'which memory it is'
-                )
-                equal(device_crcs(npu, frame), crcs(frame), 'what the device sees')
-    equal(back, [0, 1, 2, 1, 2, 0], 'what came back to the library')
-    equal(len(pool.slots), 3, 'slots')
-    held.begin_close()
-    pool.close()
-    held.end_close()
-    for buffer in library:
-        buffer.close()
-    heap.close()
+    equal(interrupted, {SYNC_READ}, 'what was interrupted')
+    succeeded = seen.flags(result.identity.inode)
+    equal(succeeded, [SYNC_READ, SYNC_READ | SYNC_END], 'SYNCs that succeeded')
+
+
+# Fences that a buffer's users wait for, and the state of a sync_file.
+
+
+@dataclass
+class Bench:
+    """A device, and three buffers: one that it reads, one that it writes, one unrelated."""
+
+    device: AxlDevice
+    source: DmaBuf
+    result: DmaBuf
+    other: DmaBuf
+
+    def start(self, latency_us: int = 0, **options: int) -> SyncFile:
+        """Start a job with this latency, and these parameters of the device."""
+        with parameters(latency_us=latency_us, **options):
+            return start(self.device, [self.source], self.result)
+
+
+@contextmanager
+def bench(heap: str) -> Iterator[Bench]:
+    """Yield the device and its buffers in *heap*; the other buffer is of another exporter."""
+    with (
+        card() as device,
+        buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
+        closing(adopted(shadow_buffer(PAGE))) as other,
+    ):
+        yield Bench(device, source, result, other)
+
+
+def _pending(buffer: DmaBuf, access: CpuAccess) -> bool:
+    """Return the package's answer; no fence is nothing to wait for."""
+    fence = buffer.export_fence(access)
+    if fence is None:
+        return False
+    with closing(fence):
+        pending = not fence.wait(0.0)
+        equal(is_readable(fence.fileno()), not pending, 'what poll() says')
+    return pending
+
+
+def _kernel_pending(buffer: DmaBuf, flags: int) -> bool:
+    with Buffer(os.dup(buffer.fileno())) as raw:
+        fence = raw.reservation_fence(flags)
+    try:
+        return not is_readable(fence)
+    finally:
+        os.close(fence)
+
+
+@check_with_a_heap
+def a_job_in_flight_is_a_pending_fence_of_its_buffers(heap: str) -> None:
+    with bench(heap) as b, jobs_held() as let_go:
+        job = b.start()
+        got = {
+            'a writer of the image': _pending(b.source, CpuAccess.WRITE),
+            'a reader of the image': _pending(b.source, CpuAccess.READ),
+            'a reader of the result': _pending(b.result, CpuAccess.READ),
+            'a writer of the result': _pending(b.result, CpuAccess.WRITE),
+            'both, of the image': _pending(b.source, BOTH),
+            'a reader of another buffer': _pending(b.other, CpuAccess.READ),
+            'a writer of another buffer': _pending(b.other, CpuAccess.WRITE),
+        }
+        waits = {
+            'a writer of the image',
+            'both, of the image',
+            'a reader of the result',
+            'a writer of the result',
+        }
+        equal({who for who, pending in got.items() if pending}, waits, 'who has to wait')
+        exported = b.source.export_fence(CpuAccess.WRITE)
+        assert exported is not None and not exported.wait(0.01)
+        for buffer, access in ((b.result, CpuAccess.READ), (b.source, BOTH)):
+            with refused(AcceleratorError, 'in use by a device'):
+                buffer.begin_cpu_access(access, 0.05)
+        b.source.begin_cpu_access(CpuAccess.READ, 0.05)  # a reader does not wait for a reader
+        b.source.end_cpu_access(CpuAccess.READ)
+        let_go()
+        assert exported.wait(60.0), 'the exported fence'
+        assert job.wait(0.0), 'the exported fence signalled before the job'
+        exported.check()
+        exported.close()
+        equal(
+            [_pending(buffer, CpuAccess.WRITE) for buffer in (b.source, b.result)],
+            [False, False],
+            'pending after the job',
+        )
+        job.close()
+
+
+@check_with_a_heap
+def an_imported_fence_is_what_the_users_of_that_buffer_wait_for(heap: str) -> None:
+    for access, reader_waits in ((CpuAccess.READ, False), (CpuAccess.WRITE, True)):
+        with bench(heap) as b, jobs_held() as let_go:
+            job = b.start()
+            b.other.import_fence(job, access)
+            assert not job.wait(0.0), 'importing consumed the fence'
+            for flags, waits in ((SYNC_READ, reader_waits), (SYNC_WRITE, True)):
+                seen = _pending(b.other, CpuAccess(flags)), _kernel_pending(b.other, flags)
+                equal(seen, (waits, waits), f'who with {flags} has to wait, fence of {access!r}')
+            with refused(AcceleratorError):
+                b.other.begin_cpu_access(BOTH, 0.05)
+            let_go()
+            b.other.begin_cpu_access(BOTH)
+            equal(job.wait(0.0), True, 'whether SYNC START waited for the imported fence')
+            b.other.end_cpu_access(BOTH)
+            job.close()
+
+
+@check_with_a_heap
+def a_sync_file_s_status_is_its_job_s(heap: str) -> None:
+    with bench(heap) as b, jobs_held() as let_go:
+        before = time.monotonic_ns()
+        job = b.start()
+        equal(job.status(), 0, 'a pending one')
+        with refused(AcceleratorError):
+            job.check()
+        going = time.monotonic_ns()
+        let_go()
+        assert job.wait(60.0)
+        raw = fence_info(job.fileno())
+        equal(
+            (job.status(), raw.status, raw.driver, raw.timeline),
+            (1, 1, 'axl', 'metis-0'),
+            'the fence',
+        )
+        assert before < going <= raw.timestamp_ns <= time.monotonic_ns(), (
+            f'{going} .. {raw.timestamp_ns}'
+        )
+        equal(os.get_inheritable(job.fileno()), False, 'inherited by child programs')
+        job.check()
+        job.close()
+
+
+@check
+def an_error_stays_visible_through_merge_and_export() -> None:
+    with bench(any_heap()) as b, card() as second, buffers(any_heap(), RESULT_SIZE) as (result,):
+        failing = b.start(latency_us=100000, fail_every=1)
+        with parameters(latency_us=200000):
+            good = start(second, [b.source], result)
+        merged = SyncFile.merge('one of them fails', good, failing)
+        assert failing.wait(60.0) and is_readable(failing.fileno()), (
+            'an error fence polls readable'
+        )
+        equal(failing.status(), -errno.EIO, 'status')
+        with refused(AcceleratorError, 'Input/output error'):
+            failing.check()
+        assert merged.wait(60.0)
+        good.check()
+        late = SyncFile.merge('both have ended', good, failing)
+        assert late.wait(0.0)
+        for both in (merged, late):
+            with refused(AcceleratorError, 'Input/output error'):
+                both.check()
+        for fence in (failing, good, merged, late):
+            fence.close()
+
+
+# Closed pools, without any further call.

@@ -13,243 +13,192 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Negotiated buffers: a real device imports each on trial, here and in another process."""
+"""
+Agreed buffers: a real card imports them in another process, and which heap they come from.
+
+It uses real heaps and a real card, with and without an IOMMU. The heap of contiguous memory stays
+once it exists, and the accelerator takes its result buffers from it. So these checks run last:
+checks run in the order of importing their modules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
-from functools import partial
+import os
 from pathlib import Path
+import time
 from typing import Any
-import zlib
 
-import numpy as np
-
-from zc_perception.frame import Frame
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.doctor.needs import needs_of, pool_need
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import Requirements
-from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.heaps import open_heap
-from zc_perception.memory.pool import BufferPool
+from zc_perception.machine.system import System
+from zc_perception.memory.heaps import working_heaps
+from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.negotiation.session import BufferSession, Consumer, Outcome
-from zc_perception.negotiation.settings import Allocation, AllocationRequest, BufferSettings
+from zc_perception.negotiation.session import Consumer, Verdict
 from zc_perception.npu.axl.accelerator import AxlAccelerator
+from zc_perception.npu.axl.device import AxlError
+from zc_perception.npu.metis_card import read_iommu
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.modifier import LINEAR
+from zc_perception.pixel.layout import compute_layout
 
-from .harness import check_each, equal
-from .kernel_api import any_heap, bufinfo, live, NPU
+from .camera_kit import agreed, next_frame
+from .harness import check, check_each, equal
+from .kernel_api import bufinfo, identity, NotHere, NPU, parameters
 from .link_kit import connected, next_received, PATIENCE_S, Remote, served
-from .package_kit import (
-    accelerator,
-    allocate,
-    crcs,
-    device_crcs,
-    kernel_crcs,
-    MANIFEST,
-    maps_lines,
-    publish,
-)
+from .package_kit import accelerator, buffers, crcs, device_crcs, kernel_crcs, MANIFEST
 
-SIZE, SLOTS = (336, 240), 3
-
-
-class HeapCamera:
-    """
-    A camera that allocates the agreed buffers from a real heap, with random pixels.
-
-    It also returns the outcomes of its consumers.
-
-    :ivar pool: exists from :meth:`allocate` on, as the settings do.
-    """
-
-    pool: BufferPool
-    settings: BufferSettings
-
-    def __init__(self, heap: str, *stand_ins: BufferConstraints, **camera: Any) -> None:
-        own = BufferConstraints(
-            'camera',
-            formats=((NV12, LINEAR),),
-            heaps=(heap,),
-            cpu_access=CpuAccess.WRITE,
-            **camera,
-        )
-        self.session = BufferSession(own, SIZE, wanted_slots=SLOTS, stand_ins=stand_ins)
-        self._sequence = 0
-
-    def allocate(self, *consumers: Consumer) -> BufferSettings:
-        self.settings = self.session.allocate(consumers, self._allocate)
-        return self.settings
-
-    def _allocate(self, request: AllocationRequest) -> Allocation:
-        assert request.heap is not None
-        layout = request.layout()
-        with closing(open_heap(request.heap.name)[0]) as heap:
-            self.pool = BufferPool(
-                layout, partial(allocate, heap, layout), request.slots, name='camera', reserve=1
-            )
-        return Allocation(layout, tuple(slot.buffers for slot in self.pool.slots))
-
-    def outcome(self, consumer: Consumer) -> Outcome:
-        return self.session.outcomes()[consumer.constraints.participant]
-
-    def inodes(self) -> list[int]:
-        return [buffer.identity.inode for slot in self.pool.slots for buffer in slot.buffers]
-
-    def attached(self) -> list[list[str]]:
-        found = bufinfo()
-        return [found[inode].attached for inode in self.inodes()]
-
-    def frame(self) -> tuple[Frame, list[int]]:
-        """Return the next frame and the CRCs of the written pixels, computed before writing."""
-        self._sequence += 1
-        frame = publish(self.pool, sequence=self._sequence)
-        chance, right = np.random.default_rng(self._sequence), []
-        with frame.map(write=True) as planes:
-            for plane in planes:
-                content = chance.integers(0, 256, plane.shape, np.uint8)
-                plane[:] = content
-                right.append(zlib.crc32(content.tobytes()))
-        return frame, right
-
-
-@contextmanager
-def heap_camera(heap: str, *stand_ins: BufferConstraints, **camera: Any) -> Iterator[HeapCamera]:
-    """Yield a :class:`HeapCamera` without allocated buffers."""
-    made = HeapCamera(heap, *stand_ins, **camera)
-    try:
-        yield made
-    finally:
-        made.pool.close()
-
-
-def importer(npu: AxlAccelerator) -> Consumer:
-    return Consumer(
-        npu.constraints(), lambda settings, buffers: npu.trial_import(settings.layout, buffers)
-    )
-
-
-@check_each(*(placement.value for placement in Placement))
-def every_buffer_is_imported_before_the_first_frame_and_never_again(placement: str) -> None:
-    with accelerator() as npu, heap_camera(any_heap(), placement=Placement(placement)) as made:
-        settings = made.allocate(importer(npu))
-        equal(
-            (settings.slots, settings.layout.num_buffers),
-            (3, 2 if 'each' in placement else 1),
-            'slots, buffers of each',
-        )
-        inodes = made.inodes()
-        equal(made.attached(), [[NPU]] * len(inodes), 'who is attached to each buffer')
-        equal((npu.imports, live()['imports']), (3, 3), 'imports here and in the driver')
-        equal(
-            [maps_lines(inode) for inode in inodes], [[]] * len(inodes), 'mappings after the trial'
-        )
-        for _ in range(9):
-            frame, right = made.frame()
-            equal((device_crcs(npu, frame), crcs(frame)), (right, right), 'pixels')
-            frame.release()
-        equal(npu.imports, 3, 'imports after 9 frames')
-
-
+SYSTEM, CMA = 'dma_heap/system', 'dma_heap/linux,cma'
+SIZE = (336, 240)
 FRAMES = 5
-#: By name: the consumer's constraints, and the (stride, rows) of luma and chroma that it gets.
+#: By heap and name: the consumer's constraints, and the (stride, rows) of luma and chroma.
 ASKED: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
-    'an odd stride': ({'stride_align': 347}, [[347, 240], [347, 120]]),
-    'both, a buffer for each plane': (
+    'udmabuf: an odd stride': ({'stride_align': 347}, [[347, 240], [347, 120]]),
+    'dma_heap/system: both, a buffer for each plane': (
         {'stride_align': 208, 'height_align': 32, 'placement': Placement.BUFFER_PER_PLANE},
         [[416, 256], [416, 128]],
     ),
 }
+_NODE = Path('/dev/dma_heap/linux,cma')
+_TRIES = 16
 
 
-def _geometry(frame: Frame) -> list[list[int]]:
-    return [[plane.stride, plane.size // plane.stride] for plane in frame.data.planes]
-
-
-_VARIANTS = [
-    f'{heap}: {name}' for heap, name in zip(('udmabuf', 'dma_heap/system'), ASKED, strict=True)
-]
+def _synthetic(heap: str) -> AbstractContextManager[SyntheticCamera]:
+    """Return a camera that offers all heaps that work, or the named one."""
+    options = {'heap': working_heaps(heap), 'now_ns': time.time_ns, 'ledger': CopyLedger()}
+    return closing(SyntheticCamera(*SIZE, 30.0, 'cam', seed=1, pattern='counter', **options))
 
 
 class CardReader:
     """A consumer with an open card in another process, which reads each frame twice."""
 
-    def __init__(self) -> None:
-        self._client: SharedMemoryClient | None = None
-        self._npu: AxlAccelerator | None = None
+    def __init__(self, asked: str) -> None:
+        self._npu = AxlAccelerator(AxlAccelerator.own({'timeout': PATIENCE_S}))
+        self._npu.load(MANIFEST)
+        self._constraints = replace(self._npu.constraints(), **ASKED[asked][0])
 
-    def connect(self, path: str, options: dict[str, Any]) -> None:
+    def connect(self, path: str) -> None:
         """Connect with its constraints; the camera must accept."""
-        npu = self._npu = AxlAccelerator(AxlAccelerator.own({'timeout': PATIENCE_S}))
-        npu.load(MANIFEST)
-        if 'placement' in options:
-            options = options | {'placement': Placement(options['placement'])}
-        requirements = Requirements.of(replace(npu.constraints(), **options))
         self._client = SharedMemoryClient(
-            Path(path), name='reader', requirements=requirements,
-            trial_import=lambda settings, slot: npu.trial_import(settings.layout, slot),
+            Path(path), name='reader', requirements=Requirements.of(self._constraints),
+            trial_import=lambda settings, slot: self._npu.trial_import(settings.layout, slot),
         )  # fmt: skip
         connected(self._client)
 
     def read(self) -> dict[str, Any]:
         """Return the next frame's memory, and the CRCs by card and by CPU."""
-        assert self._client is not None and self._npu is not None
         with next_received(self._client) as frame:
+            planes = frame.data.planes
             return {
-                'sequence': frame.data.sequence,
-                'planes': _geometry(frame),
-                'card': device_crcs(self._npu, frame),
-                'cpu': crcs(frame),
+                'planes': [[plane.stride, plane.size // plane.stride] for plane in planes],
+                'crcs': [device_crcs(self._npu, frame), crcs(frame)],
                 'imports': self._npu.imports,
             }
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        if self._npu is not None:
-            self._npu.close()
+        self._client.close()
+        self._npu.close()
 
 
-@check_each(*_VARIANTS)
+@check_each(*ASKED)
 def in_another_process_the_card_and_the_cpu_read_what_was_written(variant: str) -> None:
-    heap, _, name = variant.partition(': ')
-    options, planes = ASKED[name]
-    said = {
-        key: value.value if isinstance(value, Placement) else value
-        for key, value in options.items()
-    }
+    options, planes = ASKED[variant]
     with (
-        Remote(CardReader) as reader,
-        heap_camera(heap, BufferConstraints('reader', **options)) as camera,
+        Remote(lambda: CardReader(variant)) as reader,
+        _synthetic(variant.partition(': ')[0]) as camera,
         served(None) as server,
     ):
-        camera.allocate()
-        server.set_pool(camera.pool, camera.settings.heap)
-        reader.call('connect', str(server.path), said)
-        equal(server.consumers, 1, 'consumers')
-        inodes = set()
-        for sequence in range(1, FRAMES + 1):
-            frame, right = camera.frame()
-            with frame:
+        session = agreed(camera, [BufferConstraints('reader', **options)])
+        server.set_pool(camera.pool, session.settings.heap)
+        reader.call('connect', str(server.path))
+        used = set()
+        for _ in range(FRAMES):
+            with next_frame(camera) as frame:
                 server.publish(frame)
-                inodes.add(frame.data.buffers[0].identity.inode)
+                used.update(buffer.identity.inode for buffer in frame.data.buffers)
                 seen = reader.call('read')
-                equal(
-                    (seen['sequence'], seen['planes']),
-                    (sequence, planes),
-                    'sequence, strides and rows',
-                )
-                equal(
-                    (seen['card'], seen['cpu'], kernel_crcs(frame)),
-                    (right,) * 3,
-                    'what card, CPU and kernel read',
-                )
-        equal(seen['imports'], len(inodes), 'imports of the other process')
-        equal(
-            sum(NPU in devices for devices in camera.attached()),
-            len(inodes) * camera.settings.layout.num_buffers,
-            'attachments',
+                equal(seen['planes'], planes, 'strides and rows')
+                equal([*seen['crcs'], kernel_crcs(frame)], [crcs(frame)] * 3, 'what they read')
+        found = bufinfo()
+        inodes = [buffer.identity.inode for slot in camera.slots for buffer in slot.buffers]
+        attached = {inode for inode in inodes if NPU in found[inode].attached}
+        equal(attached, used, 'what the card is attached to')
+        equal(seen['imports'] * camera.slots[0].layout.num_buffers, len(used), 'its imports')
+
+
+def _contiguous_heap() -> None:
+    """Make a contiguous heap, which stays: this kernel is built without CMA."""
+    if not _NODE.parent.exists():
+        raise NotHere('this kernel has no dma-heaps')
+    if not _NODE.exists():
+        module = Path(os.environ['RIG_MODULE']).with_name('contiguous_heap.ko')
+        os.spawnlp(os.P_WAIT, os.environ['RIG_BUSYBOX'], 'busybox', 'insmod', str(module))
+    assert _NODE.exists(), 'the module does not load'
+
+
+def _agree(
+    expected: str, because: str, heap: str = 'auto', seen: Verdict = Verdict.ACCEPTED
+) -> None:
+    """
+    Check which heap is chosen.
+
+    Every buffer must be of the kernel's exporter for it, and an accepted card must see what the
+    CPU wrote.
+    """
+    capture = {'camera': 'synthetic', 'width': SIZE[0], 'height': SIZE[1], 'heap': heap}
+    needs = needs_of(
+        [('/capture', capture), ('/inference', {'accelerator': 'axl'})], 'vehicle.yaml'
+    )
+    foreseen = pool_need(System(), needs, needs.cameras[0]).memory
+    equal(foreseen, expected, 'what the doctor expects')
+    with accelerator() as npu, _synthetic(heap) as camera:
+        consumer = Consumer(
+            npu.constraints(), lambda settings, slot: npu.trial_import(settings.layout, slot)
         )
+        session = agreed(camera, [], [consumer])
+        line = session.describe()
+        equal(camera.heap_name, expected, f'heap ({line})')
+        inodes = [buffer.identity.inode for slot in camera.slots for buffer in slot.buffers]
+        exporters = {bufinfo()[inode].exporter for inode in inodes}
+        equal(exporters, {expected.rpartition('/')[2]}, 'exporters in the kernel')
+        assert session.why.startswith(f'heap {expected} because '), session.why
+        assert because in session.why, session.why
+        equal(session.outcomes()[npu.constraints().participant].verdict, seen, line)
+        if seen is Verdict.ACCEPTED:
+            with next_frame(camera) as frame:
+                equal(device_crcs(npu, frame), crcs(frame), 'what the device sees')
+
+
+@check
+def a_card_behind_no_iommu_gets_contiguous_memory() -> None:
+    _contiguous_heap()
+    with parameters(untranslated=1), identity():
+        assert read_iommu(NPU).needs_contiguous, read_iommu(NPU)
+        needs = f'axl /dev/metis-0:1:0 needs contiguous memory ({read_iommu(NPU).text})'
+        _agree(CMA, f"{needs}, which heap '{SYSTEM}' is not")
+        # A heap that the user named stays. The card is refused by name before any import, and the
+        # camera goes on.
+        _agree(SYSTEM, f"parameter 'heap' is '{SYSTEM}'", heap=SYSTEM, seen=Verdict.REFUSED)
+        _expect_scattered_to_fail()
+    assert read_iommu(NPU).translates, read_iommu(NPU)
+    _agree(SYSTEM, 'it comes first of')
+
+
+def _expect_scattered_to_fail() -> None:
+    """Check that scattered pages fail now; some buffers may be contiguous by chance."""
+    layout = compute_layout(NV12, *SIZE, stride_align=64, offset_align=64)
+    failed = 0
+    with (
+        accelerator(import_cache=False) as npu,
+        buffers(SYSTEM, *[layout.buffer_size(0)] * _TRIES) as made,
+    ):
+        for buffer in made:
+            try:
+                npu.trial_import(layout, (buffer,))
+            except AxlError as error:
+                assert 'contiguous' in str(error), error
+                failed += 1
+    assert failed, 'every buffer of the system heap was contiguous'

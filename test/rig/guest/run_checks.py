@@ -43,14 +43,8 @@ RESULTS = 'checks.json'
 SUITES: dict[str, tuple[str, ...]] = {
     # Every promise of axl_ioctl.h and of the virtual device; needs only the standard library.
     'contract': ('check_import', 'check_jobs', 'check_lifetime'),
-    # package_which_heap comes last: the heap that it makes stays, and results are taken from it.
-    'memory': (
-        'package_memory',
-        'package_buffers',
-        'package_negotiation',
-        'package_link',
-        'package_which_heap',
-    ),
+    # package_negotiation comes last: the heap that it makes stays, and results are taken from it.
+    'memory': ('package_memory', 'package_link', 'package_negotiation'),
     'accelerator': ('package_npu',),
     'camera': ('camera_streams', 'doctor_checks', 'publisher_fences', 'graph_faults'),
     'gstreamer': ('gstreamer_streams',),
