@@ -47,7 +47,7 @@ _QUICK_S = 0.5
 #: Time limit in seconds for one rig test, including the boot.
 _RIG_LIMIT_S = 3600
 #: Group of each rig file. Two guests run at a time, with about the same amount of work.
-_RIG_GROUPS = {'test_rig_camera.py': 'rig 1', 'test_rig_verify.py': 'rig 1', None: 'rig 2'}
+_RIG_GROUPS = {'test_rig_verify.py': 'rig 1', None: 'rig 2'}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,5 +21,32 @@ The kernel rig: a real Linux kernel with real dma-bufs, in QEMU, without KVM or 
     result.check()
 
 ``test/`` must be on ``sys.path``, for this package and for ``environment``, which fetches the
-kernel. The guest imports this package too, so it imports nothing.
+kernel. The guest imports this package too, so it imports nothing else.
 """
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: The exit status that test runners (Automake, Meson) treat as "skipped".
+RC_UNAVAILABLE = 77
+
+
+class RigUnavailable(Exception):
+    """
+    This machine cannot run the rig: QEMU, a compiler or the kernel packages are missing.
+
+    Tests turn it into a skip, or into an error with ``ZC_RIG=required``; never into a pass.
+    """
+
+
+class RigError(Exception):
+    """The rig itself failed: the module did not build, or the guest did not boot."""
+
+
+def tell(error: RigUnavailable | RigError) -> int:
+    """Print why the program ends; return its code: a missing rig fails only if required."""
+    absent = isinstance(error, RigUnavailable)
+    print(f'rig: {"not run" if absent else "error"}: {error}', file=sys.stderr)
+    return RC_UNAVAILABLE if absent and os.environ.get('ZC_RIG') != 'required' else 1

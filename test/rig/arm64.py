@@ -23,9 +23,10 @@ cross compiler come from Debian's packages where they are not installed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 import compileall
 from dataclasses import dataclass
+from functools import partial
 import hashlib
 import importlib.metadata
 import os
@@ -38,15 +39,15 @@ import zipfile
 
 from environment.debian_packages import fetch, fetch_with_dependencies, unpack
 from environment.errors import SetupError
-from environment.paths import locked, ROOT, scratch_folder
+from environment.paths import ROOT, scratch_folder
 
-from . import cache, initramfs, machine, module_build, packages
-from .errors import RigError, RigUnavailable
+from . import build, cache, machine, packages, RigError, RigUnavailable
 from .rig import Rig
 
 ARCHITECTURE = 'arm64'
 PYTHON = '/usr/bin/python3.11'
 _TRIPLET = 'aarch64-linux-gnu'
+COMPILER = f'{_TRIPLET}-gcc-12'
 #: Programs of this machine: the emulator, and the compiler for module and C programs.
 _TOOLS = ('qemu-system-arm', f'gcc-12-{_TRIPLET}', 'libc6-dev-arm64-cross')
 #: The guest's own programs and libraries.
@@ -57,23 +58,10 @@ _HEADERS = ('libpython3.11-dev',)
 _STEPS = ('zc_perception/native/*.c', 'client/src/transport.c', 'client/src/wire.c')
 #: In the versions of this environment.
 _WHEELS = (
-    'numpy',
-    'opencv-python-headless',
-    'PyYAML',
-    'pytest',
-    'pytest-timeout',
-    'pluggy',
-    'iniconfig',
-    'packaging',
-    'hypothesis',
-    'sortedcontainers',
-)
-_PLATFORMS = (
-    'manylinux2014_aarch64',
-    'manylinux_2_17_aarch64',
-    'manylinux_2_27_aarch64',
-    'manylinux_2_28_aarch64',
-)
+    'numpy', 'opencv-python-headless', 'PyYAML', 'pytest', 'pytest-timeout', 'pluggy', 'iniconfig',
+    'packaging', 'hypothesis', 'sortedcontainers',
+)  # fmt: skip
+_PLATFORMS = [f'manylinux{version}_aarch64' for version in ('2014', '_2_17', '_2_27', '_2_28')]
 #: Version of the root's format; part of the root's key.
 _FORMAT = 1
 
@@ -103,15 +91,8 @@ class Tools:
         return Path(path)
 
     @property
-    def compiler(self) -> str:
-        return (
-            shutil.which(f'{_TRIPLET}-gcc-12', path=self.environment['PATH'])
-            or f'{_TRIPLET}-gcc-12'
-        )
-
-    @property
-    def cross(self) -> module_build.CrossCompiler:
-        return module_build.CrossCompiler(f'{_TRIPLET}-', ARCHITECTURE, self.environment)
+    def cross(self) -> build.CrossCompiler:
+        return build.CrossCompiler(f'{_TRIPLET}-', ARCHITECTURE, self.environment)
 
 
 class Arm64Rig(Rig):
@@ -123,24 +104,19 @@ class Arm64Rig(Rig):
         self.tools: Tools | None = None
         self._root: Path | None = None
 
-    def _prepared(self) -> tuple[packages.Kernel, Path, Path]:
-        if self._ready is None:
-            folder = cache.checked_folder(self._cache_folder)
-            lock = folder / 'lock'
-            with locked(
-                lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'
-            ):
-                try:
-                    self.tools = Tools(_unpacked_tools(folder))
-                    self._root = _guest_root(folder)
-                except SetupError as error:
-                    raise RigUnavailable(
-                        f'the packages for arm64 are not cached and cannot be fetched: {error}'
-                    ) from error
-                kernel = packages.current(folder, packages.ARM64)
-                module = module_build.build(kernel, folder, cross=self.tools.cross)
-                self._ready = (kernel, module, initramfs.build(kernel, folder))
-        return self._ready
+    def _made(self, folder: Path) -> tuple[packages.Kernel, Path, Path]:
+        try:
+            self.tools = Tools(
+                _kept(folder / 'tools', partial(_unpack_into, names=_TOOLS), _TOOLS)
+            )
+            self._root = _guest_root(folder)
+        except SetupError as error:
+            raise RigUnavailable(
+                f'the packages for arm64 are not cached and cannot be fetched: {error}'
+            ) from error
+        kernel = packages.current(folder, packages.ARM64)
+        module = build.module(kernel, folder, cross=self.tools.cross)
+        return kernel, module, build.initramfs(kernel, folder)
 
     @property
     def folder(self) -> Path:
@@ -148,14 +124,17 @@ class Arm64Rig(Rig):
 
     def compile_steps(self) -> Path:
         assert self.tools is not None
-        headers = _unpacked(self.folder / 'headers', _HEADERS) / 'usr/include'
+        unpack_headers = partial(
+            _unpack_into, names=_HEADERS, architecture=ARCHITECTURE, get=fetch
+        )
+        headers = _kept(self.folder / 'headers', unpack_headers, _HEADERS) / 'usr/include'
         target = ROOT / f'zc_perception/native/compiled.cpython-311-{_TRIPLET}.so'
         sources = sorted(str(path) for pattern in _STEPS for path in ROOT.glob(pattern))
         includes = (headers / 'python3.11', headers, ROOT / 'client/include', ROOT / 'client/src')
         # Leave out the C library: the guest's Python has loaded its own, and the compiler's copy
         # is not where its linker script expects it.
         command = [
-            self.tools.compiler, '-shared', '-nostdlib', '-fPIC', '-O3', '-ffp-contract=off',
+            COMPILER, '-shared', '-nostdlib', '-fPIC', '-O3', '-ffp-contract=off',
             '-fvisibility=hidden', '-Wall', '-Wextra', '-Werror', '-Wno-cast-function-type',
             *(f'-I{path}' for path in includes), *sources, '-o', str(target),
         ]  # fmt: skip
@@ -177,36 +156,24 @@ class Arm64Rig(Rig):
         return {'machine': board, 'root': self._root, 'shares': (ROOT, self.folder)}
 
 
-def _unpacked_tools(folder: Path) -> Path:
-    """Return the folder with this machine's programs and libraries, without installed ones."""
-    root = folder / 'tools' / _key(_TOOLS)
+def _kept(folder: Path, fill: Callable[[Path], None], *key: object) -> Path:
+    """Return the folder for *key* in *folder*; if it is not there, let *fill* make it."""
+    root = folder / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     if not root.is_dir():
         with cache.appearing(root) as scratch:
-            _unpack_into(scratch, _TOOLS)
-        cache.keep_newest((folder / 'tools').iterdir(), 2)
-    return root
-
-
-def _unpacked(folder: Path, names: Sequence[str]) -> Path:
-    """Return the folder with these packages for the guest, without their dependencies."""
-    root = folder / _key(names)
-    if not root.is_dir():
-        with cache.appearing(root) as scratch:
-            downloads = scratch / 'downloads'
-            for package in fetch(names, downloads, ARCHITECTURE):
-                unpack(package, scratch)
-            shutil.rmtree(downloads)
+            fill(scratch)
         cache.keep_newest(folder.iterdir(), 2)
     return root
 
 
-def _key(*content: object) -> str:
-    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
-
-
-def _unpack_into(scratch: Path, names: Sequence[str], architecture: str = '') -> None:
+def _unpack_into(
+    scratch: Path,
+    names: Sequence[str],
+    architecture: str = '',
+    get: Callable[..., Iterable[Path]] = fetch_with_dependencies,
+) -> None:
     downloads = scratch / 'downloads'
-    for package in fetch_with_dependencies(names, downloads, architecture):
+    for package in get(names, downloads, architecture):
         unpack(package, scratch)
     shutil.rmtree(downloads)
 
@@ -214,44 +181,30 @@ def _unpack_into(scratch: Path, names: Sequence[str], architecture: str = '') ->
 def _guest_root(folder: Path) -> Path:
     """Return the guest's Debian Python and wheels; another list makes another root."""
     wheels = [f'{name}=={importlib.metadata.version(name)}' for name in _WHEELS]
-    root = folder / 'roots' / _key(_FORMAT, _USERLAND, wheels)
-    if not root.is_dir():
-        with cache.appearing(root) as scratch:
-            _unpack_into(scratch, _USERLAND, ARCHITECTURE)
-            for name in ('tmp', 'proc', 'sys', 'dev', 'run'):
-                (scratch / name).mkdir(exist_ok=True)
-            (scratch / 'tmp').chmod(0o1777)
-            if not (scratch / 'bin/sh').exists():
-                (scratch / 'bin/sh').symlink_to('dash')
-            _install_wheels(wheels, scratch / 'usr/local/lib/python3.11/dist-packages')
-            compile_for_guest(scratch / 'usr')
-        cache.keep_newest((folder / 'roots').iterdir(), 2)
-    return root
+
+    def fill(scratch: Path) -> None:
+        _unpack_into(scratch, _USERLAND, ARCHITECTURE)
+        for name in ('tmp', 'proc', 'sys', 'dev', 'run'):
+            (scratch / name).mkdir(exist_ok=True)
+        (scratch / 'tmp').chmod(0o1777)
+        if not (scratch / 'bin/sh').exists():
+            (scratch / 'bin/sh').symlink_to('dash')
+        _install_wheels(wheels, scratch / 'usr/local/lib/python3.11/dist-packages')
+        compile_for_guest(scratch / 'usr')
+
+    return _kept(folder / 'roots', fill, _FORMAT, _USERLAND, wheels)
 
 
 def _install_wheels(wheels: Sequence[str], target: Path) -> None:
     """Unpack the wheels: they are archives of files in ``dist-packages``."""
     target.mkdir(parents=True)
-    platforms = [word for platform in _PLATFORMS for word in ('--platform', platform)]
-    options = [
-        '--quiet',
-        '--no-deps',
-        '--only-binary=:all:',
-        '--python-version=3.11',
-        '--implementation=cp',
-        *platforms,
+    command = [
+        *(sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--only-binary=:all:'),
+        *('--python-version=3.11', '--implementation=cp'),
+        *(f'--platform={platform}' for platform in _PLATFORMS),
     ]
     with scratch_folder(target.parent) as scratch:
-        command = [
-            sys.executable,
-            '-m',
-            'pip',
-            'download',
-            *options,
-            '--dest',
-            str(scratch),
-            *wheels,
-        ]
+        command += ['--dest', str(scratch), *wheels]
         result = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )

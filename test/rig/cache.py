@@ -25,7 +25,7 @@ import shutil
 
 from environment.paths import cache_folder, scratch_folder
 
-from .errors import RigUnavailable
+from . import RigUnavailable
 
 
 def rig_folder() -> Path:

@@ -23,7 +23,7 @@ import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rig.errors import RigError, RigUnavailable, tell  # noqa: E402
+from rig import RigError, RigUnavailable, tell  # noqa: E402
 from rig.rig import Rig, VIVID_DEFAULT  # noqa: E402
 
 

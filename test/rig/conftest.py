@@ -27,8 +27,8 @@ from link.unixfd.unixfd_kit import gst
 from long_form import LONG
 import pytest
 
+from . import RigUnavailable
 from .checked_boot import Boot, boot_suites, gstreamer_for_guest, STRICT
-from .errors import RigUnavailable
 from .graph import clear_runs, ENVIRONMENT, graph_command, GraphRuns, read_runs
 from .guest import link_kit
 from .guest.graph_variants import VARIANTS
@@ -36,7 +36,7 @@ from .machine import RigResult
 from .rig import Rig
 from .verdicts import RUN
 
-MEMORY_SUITES, CAMERA_SUITES = 'contract,memory,accelerator,gstreamer', 'camera'
+MEMORY_SUITES, CAMERA_SUITES = 'contract,memory,gstreamer', 'camera'
 #: ``make rig`` runs 300 frames of each; the tests run fewer, to save time.
 WANTED = {
     name: variant.frames if LONG else min(variant.frames, 12) for name, variant in VARIANTS.items()

@@ -32,13 +32,8 @@ from .rig import Rig
 
 NPU = '0000:01:00.0'
 KNOWN_EXPORTERS = (
-    'videobuf2_vmalloc',
-    'videobuf2_dma_contig',
-    'system',
-    'udmabuf',
-    'nvmap',
-    'tegra-buf',
-)
+    'videobuf2_vmalloc', 'videobuf2_dma_contig', 'system', 'udmabuf', 'nvmap', 'tegra-buf'
+)  # fmt: skip
 ENVIRONMENT = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
 INVARIANTS = ('I1', 'I2', 'I3', 'I4')
 #: The keys that the document's own script writes.
@@ -113,7 +108,7 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
     :param verified: how many frames ``zc_verify`` must have checked; ``None``: all wanted ones.
     """
     variant = VARIANTS[run['variant']]
-    submitted = run['submitted_inodes']
+    submitted = set(run['submitted_inodes'])
     attached = {int(inode) for inode, devices in run['attached'].items() if NPU in devices}
     # Without the cache, trial imports before the first frame are released at once and belong to no
     # frame: count them apart.
@@ -125,112 +120,78 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
         if variant.cached
         else run['traced_submits'] * variant.buffers
     )
-    table = {
-        'frames': (
-            run['frames'] >= wanted,
-            {'frames': run['frames'], 'wanted': wanted, 'camera_fps': run['camera_fps']},
-        ),
+
+    def of(*names: str) -> dict[str, Any]:
+        return {name: run[name] for name in names}
+
+    table: dict[str, tuple[object, dict[str, Any]]] = {
+        'frames': (run['frames'] >= wanted, {'wanted': wanted, **of('frames', 'camera_fps')}),
         'layout': (
             (run['buffers'], run['strides'], run['rows'])
             == ([variant.buffers], [list(variant.strides)], [list(variant.rows)]),
-            {'buffers': run['buffers'], 'strides': run['strides'], 'rows': run['rows']},
+            of('buffers', 'strides', 'rows'),
         ),
         'content': (
             # All frames that the node finished, and not one picture again and again.
             0 < run['crc_equal'] == run['frames'] == run['processed']
             and run['distinct_contents'] > run['frames'] // 2,
-            {
-                'crc_equal': run['crc_equal'],
-                'processed': run['processed'],
-                'distinct_contents': run['distinct_contents'],
-            },
+            of('crc_equal', 'processed', 'distinct_contents'),
         ),
         'results': (
             run['boxes_equal'] == run['frames'] == run['fences_good'] and run['failed'] == 0,
-            {
-                'boxes_equal': run['boxes_equal'],
-                'fences_good': run['fences_good'],
-                'failed': run['failed'],
-            },
+            of('boxes_equal', 'fences_good', 'failed'),
         ),
         'I1': (
             # Without the cache an attachment lasts as long as its job: the trace shows it for
             # every job.
-            bool(submitted)
-            and set(submitted)
-            <= (attached if variant.cached else set(run['traced_import_inodes'])),
-            {
-                'source': 'bufinfo' if variant.cached else 'trace',
-                'submitted': submitted,
-                'attached': sorted(attached),
-                'looks': run['looks'],
-            },
+            submitted and submitted <= (attached if variant.cached else imported),
+            {'attached': sorted(attached), **of('submitted_inodes', 'looks')},
         ),
         'I2': (
-            bool(run['exporters']) and set(run['exporters']) <= set(KNOWN_EXPORTERS),
-            {'source': 'debugfs bufinfo', 'exporters': run['exporters']},
+            run['exporters'] and set(run['exporters']) <= set(KNOWN_EXPORTERS),
+            of('exporters'),
         ),
         'I3': (
-            bool(submitted)
-            and set(submitted) <= imported
+            submitted
+            and submitted <= imported
             and run['traced_imports'] - trials == imports_wanted,
-            {
-                'source': 'trace',
-                'imports': run['traced_imports'] - trials,
-                'wanted': imports_wanted,
-                'submits': run['traced_submits'],
-                'trial_imports': trials,
-            },
+            {'wanted': imports_wanted, **of('traced_imports', 'traced_submits', 'trial_imports')},
         ),
         'I4': (
             run['looks'] > 0 and not run['cpu_mappings'] and not run['copies'],
-            {
-                'source': '/proc/PID/maps, copy ledger',
-                'looks': run['looks'],
-                'cpu_mappings': run['cpu_mappings'],
-                'copies': run['copies'],
-            },
+            of('looks', 'cpu_mappings', 'copies'),
         ),
         'link': (
             run['rung'] == 'in_process' and run['conversions'] == 0,
-            {'rung': run['rung'], 'conversions': run['conversions']},
+            of('rung', 'conversions'),
         ),
         'subscriber': (
             run['received_by_plain_subscriber'] >= 0.9 * run['frames'],
-            {'received': run['received_by_plain_subscriber'], 'frames': run['frames']},
+            of('received_by_plain_subscriber', 'frames'),
         ),
         'nothing_left': (
             not run['left_in_bufinfo'] and not any(run['left_on_device'].values()),
-            {'bufinfo': run['left_in_bufinfo'], 'device': run['left_on_device']},
+            of('left_in_bufinfo', 'left_on_device'),
         ),
         'verify': _verified(run, wanted if verified is None else verified),
     }
     return {
-        name: {'holds': bool(holds), **figures}
-        for name, (holds, figures) in table.items()
-        if name in check_names(run['variant'])
+        name: {'holds': bool(table[name][0]), **table[name][1]}
+        for name in check_names(run['variant'])
     }
+
+
+CHECKS = (
+    'frames', 'layout', 'content', 'results', *INVARIANTS, 'link', 'subscriber', 'nothing_left',
+    'verify',
+)  # fmt: skip
 
 
 def check_names(variant: str) -> list[str]:
     """Return the names of a variant's checks; I4 needs pixels that the CPU doesn't draw."""
-    names = [
-        'frames',
-        'layout',
-        'content',
-        'results',
-        'I1',
-        'I2',
-        'I3',
-        'I4',
-        'link',
-        'subscriber',
-        'nothing_left',
-        'verify',
-    ]
-    without = {'I4'} if VARIANTS[variant].drawn else set()
-    without |= set() if VARIANTS[variant].verified else {'verify'}
-    return [name for name in names if name not in without]
+    drawn, verified = VARIANTS[variant].drawn, VARIANTS[variant].verified
+    without = {'I4': drawn, 'verify': not verified}
+    return [name for name in CHECKS if not without.get(name)]
 
 
 def _verified(run: dict[str, Any], wanted: int) -> tuple[bool, dict[str, Any]]:
@@ -242,40 +203,24 @@ def _verified(run: dict[str, Any], wanted: int) -> tuple[bool, dict[str, Any]]:
     """
     verdict = run['verify']
     checks = {name: verdict.get('checks', {}).get(name, {}) for name in INVARIANTS}
-    good = all(
-        check.get('holds') is True and check.get('measured') is True for check in checks.values()
-    )
-    figures: dict[str, Any] = {
-        'exit': verdict.get('exit'),
-        'pass': verdict.get('pass'),
-        'frames': verdict.get('frames'),
-    }
-    figures |= {name: check.get('holds') for name, check in checks.items()}
     detail = verdict.get('detail', {})
-    figures['fence_waits'] = detail.get('fence_wait_lines', 0) + detail.get(
-        'fence_waits_by_poll', 0
-    )
-    figures['exporters'] = detail.get('exporters', [])
+    waits = detail.get('fence_wait_lines', 0) + detail.get('fence_waits_by_poll', 0)
     holds = (
-        good
-        and figures['exit'] == 0
-        and figures['pass'] is True
-        and (figures['frames'] or 0) >= wanted
-    )
-    holds = (
-        holds
-        and figures['fence_waits'] >= wanted
-        and bool(figures['exporters'])
+        all(one.get('holds') is True and one.get('measured') is True for one in checks.values())
+        and verdict.get('exit') == 0
+        and verdict.get('pass') is True
+        and (verdict.get('frames') or 0) >= wanted
+        and waits >= wanted
+        and bool(detail.get('exporters'))
         and 'timeline' in verdict.get('files', {})
     )
+    keys = ['exit', 'pass', 'frames']
     if run['variant'] == OF_RUN['document']:
-        figures['pass_document'] = verdict.get('pass_document')
-        holds = (
-            holds
-            and figures['pass_document'] is True
-            and all(verdict.get(key) is True for key in DOCUMENT_KEYS)
-        )
-    return holds, figures
+        keys += ['pass_document', *DOCUMENT_KEYS]
+        holds = holds and all(verdict.get(key) is True for key in keys[3:])
+    figures = {key: verdict.get(key) for key in keys}
+    figures |= {name: check.get('holds') for name, check in checks.items()}
+    return holds, {**figures, 'fence_waits': waits, 'exporters': detail.get('exporters', [])}
 
 
 def result_of(graph: GraphRuns, kernel: str, wanted: Mapping[str, int]) -> dict[str, Any]:

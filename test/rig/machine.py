@@ -13,7 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""One boot of the guest: QEMU's command line, the exchanged files, and the result."""
+"""
+One boot of the guest: QEMU's command line, the exchanged files, and the result.
+
+A run whose command succeeded but whose kernel complained has failed: the rig exists to find bugs
+such as a refcount underflow or a KFENCE report.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 import os
 from pathlib import Path
+import re
 import shlex
 import shutil
 import subprocess
@@ -28,8 +34,7 @@ import time
 
 from long_form import LONG
 
-from . import kernel_log
-from .errors import RigError, RigUnavailable
+from . import RigError, RigUnavailable
 
 QEMU = 'qemu-system-x86_64'
 INSTALL_QEMU = ('apt-get', 'install', '-y', '--no-install-recommends', 'qemu-system-x86')
@@ -291,7 +296,7 @@ def _collect(boot: Boot, wall_s: float, problem: str) -> RigResult:
     boot_text = _read(out / 'boot_s').strip()
     dmesg = _read(out / 'dmesg') or _read(out / 'kmsg.live')
     console = _read(out / 'console')
-    found = kernel_log.complaints(dmesg or console)
+    found = complaints(dmesg or console)
     rc = int(rc_text) if rc_text.isdigit() else RC_NOT_FINISHED
     problem = problem or _read(out / 'rig_error').strip()
     if rc == RC_NOT_FINISHED and not problem:
@@ -330,3 +335,72 @@ def _tail(text: str, limit: int) -> str:
         if len(text) <= limit
         else f'[... {len(text) - limit} characters before ...]\n{text[-limit:]}'
     )
+
+
+#: A line that matches one of these is a complaint ...
+_COMPLAINTS = re.compile(
+    '|'.join(
+        (
+            r'\bBUG\b',
+            r'\bWARNING\b',
+            r'\bOops\b',
+            r'\bKFENCE\b|\bKASAN\b|\bUBSAN\b|\bKCSAN\b',
+            r'refcount_t\b',
+            r'general protection fault',
+            r'[Uu]nable to handle',
+            r'\bINFO: task .* blocked for more than',
+            r'\b(?:self-)?detected (?:stalls?|expedited stalls?)\b',
+            r'soft lockup|hard LOCKUP',
+            r'list_(?:add|del) corruption',
+            r'use-after-free|double free|slab-out-of-bounds',
+            r'possible (?:circular|recursive|irq lock) ',
+            r'scheduling while atomic|sleeping function called',
+            r'\bDMA-API:',
+            r'\bDMAR: (?:\[.*\] )?.*[Ff]ault',
+            r'cannot create duplicate filename',
+            r'Kernel panic',
+            r'\bCall Trace:',
+        )
+    )
+)
+
+#: ... unless it matches one of these, which are known and not caused by us.
+_HARMLESS = re.compile(
+    '|'.join(
+        (
+            r'Spectre V2 : WARNING: Unprivileged eBPF',  # a configuration note at boot
+            r'\bDMAR: Fault (?:event|status)',  # register names in the probe messages of the IOMMU
+        )
+    )
+)
+
+# ... or this: vivid sleeps until its next frame is due, and computes a negative time if the guest
+# is too slow.
+_VIVID_LATE = re.compile(
+    r'^[^\n]*schedule_timeout: wrong timeout value \w+\n(?:(?!</TASK>)[^\n]*\n)*?'
+    r'[^\n]*\bvivid_thread_\w+(?:(?!</TASK>)[^\n]*\n)*[^\n]*</TASK>',
+    re.M,
+)
+
+#: From here on the rig itself requested backtraces of a command that did not end.
+_SYSRQ = 'sysrq: Show Blocked State'
+
+
+def complaints(log: str) -> list[str]:
+    """Return the lines of `log` that no healthy kernel prints, in their order."""
+    log = _VIVID_LATE.sub('', log.partition(_SYSRQ)[0])
+    return [
+        line
+        for line in log.splitlines()
+        if _COMPLAINTS.search(line) and not _HARMLESS.search(line)
+    ]
+
+
+def died_of_emulation(log: str) -> bool:
+    """
+    Return whether the guest hit a breakpoint that its kernel had already removed.
+
+    The kernel sets it for a moment to rewrite code, and ensures that no processor can hit it;
+    QEMU's translated code breaks that rule. It is no fault of ours.
+    """
+    return 'Oops: int3' in log

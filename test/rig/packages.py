@@ -34,8 +34,8 @@ import time
 from environment.debian_packages import fetch, resolve_dependency, unpack
 from environment.errors import SetupError
 
+from . import RigError, RigUnavailable
 from .cache import appearing, keep_newest
-from .errors import RigError, RigUnavailable
 
 # The series whose compiler is bookworm's own gcc, with a configuration that suits the rig.
 SERIES = '6.12'

@@ -28,9 +28,8 @@ from typing import Any
 from environment.paths import locked
 from long_form import LONG
 
-from . import cache, initramfs, kernel_log, machine, module_build, packages
-from .errors import RigError, RigUnavailable
-from .initramfs import GUEST_SHARE
+from . import build, cache, machine, packages, RigError, RigUnavailable
+from .build import GUEST_SHARE
 
 #: One camera, /dev/video0, with the single-planar API.
 VIVID_DEFAULT = 'n_devs=1 node_types=0x1'
@@ -68,21 +67,21 @@ class Rig:
 
     def _prepared(self) -> tuple[packages.Kernel, Path, Path]:
         if self._ready is None:
-            if self._install:
-                _install_qemu()
-            machine.require_qemu()
             folder = cache.checked_folder(self._cache_folder)
             lock = folder / 'lock'
             with locked(
                 lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'
             ):
-                kernel = packages.current(folder, self._flavour)
-                self._ready = (
-                    kernel,
-                    module_build.build(kernel, folder),
-                    initramfs.build(kernel, folder),
-                )
+                self._ready = self._made(folder)
         return self._ready
+
+    def _made(self, folder: Path) -> tuple[packages.Kernel, Path, Path]:
+        """Return kernel, module and initramfs from the locked cache."""
+        if self._install:
+            _install_qemu()
+        machine.require_qemu()
+        kernel = packages.current(folder, self._flavour)
+        return kernel, build.module(kernel, folder), build.initramfs(kernel, folder)
 
     def _place(self) -> dict[str, Any]:
         """Return `machine.Boot`'s fields for machine and files; here this machine's own."""
@@ -146,7 +145,7 @@ class Rig:
             **self._place(),
         )
         result = machine.run(boot)
-        if result.rc == machine.RC_NOT_FINISHED and kernel_log.died_of_emulation(result.console):
+        if result.rc == machine.RC_NOT_FINISHED and machine.died_of_emulation(result.console):
             result = machine.run(boot)  # only one retry
         return result
 

@@ -30,11 +30,7 @@ import time
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rig.errors import (  # noqa: E402
-    RigError,
-    RigUnavailable,
-    tell,  # noqa: E402
-)
+from rig import RigError, RigUnavailable, tell  # noqa: E402
 from rig.graph import result_of, run_graph  # noqa: E402
 from rig.guest.graph_variants import RUNS  # noqa: E402
 from rig.rig import Rig  # noqa: E402

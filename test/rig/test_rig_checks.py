@@ -13,15 +13,26 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Checks of the driver, memory, links, accelerator and GStreamer cameras; and webcams on USB."""
+"""
+Checks of the driver, memory, links, accelerator and GStreamer cameras; and webcams on USB.
+
+The whole node graph runs in the same boot, in every layout.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+import json
+from typing import Any
 
 from camera.jpeg_kit import need_decoder
 import pytest
 
 from .checked_boot import Boot, boot_suites, checks_of
-from .conftest import GraphBoot, MEMORY_SUITES
+from .conftest import GraphBoot, LONG_RUNS, MEMORY_SUITES, WANTED
+from .graph import check_names
+from .graph import checks_of as checks_of_run
+from .guest.graph_variants import VARIANTS
 from .rig import Rig
 
 pytestmark = pytest.mark.rig
@@ -52,3 +63,44 @@ def test_a_webcam_on_usb(name: str, usb_boot: Boot) -> None:
 @pytest.mark.long
 def test_the_kernel_is_content_with_webcams(usb_boot: Boot) -> None:
     usb_boot.kernel_must_be_content()
+
+
+def _params(names: Iterable[str]) -> list[Any]:
+    return [
+        pytest.param(name, marks=[pytest.mark.long] if name in LONG_RUNS else []) for name in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ('variant', 'check'),
+    [
+        pytest.param(
+            *param.values,
+            check,
+            marks=[pytest.mark.long] if check in ('verify', 'subscriber') else param.marks,
+        )
+        for param in _params(VARIANTS)
+        for check in check_names(param.values[0])
+    ],
+)
+def test_the_graph(variant: str, check: str, memory_boot: GraphBoot) -> None:
+    if variant not in memory_boot.graph.runs:
+        pytest.fail(f'the graph did not run\n{memory_boot.result.report()}', pytrace=False)
+    run = memory_boot.graph.runs[variant]
+    found = checks_of_run(run, WANTED[variant], VARIANTS[variant].verified)[check]
+    # As text, which pytest doesn't shorten.
+    assert found['holds'], json.dumps(
+        [found, run['verify'] if check == 'verify' else ''], indent=1
+    )
+
+
+@pytest.mark.parametrize('variant', _params(VARIANTS))
+def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(
+    variant: str, memory_boot: GraphBoot
+) -> None:
+    folder = memory_boot.result.artifacts / variant
+    trace = (folder / 'kernel.trace').read_text(encoding='utf-8')
+    assert trace.count('axl_dmabuf_import: ') == memory_boot.graph.runs[variant]['traced_imports']
+    assert trace.count('dma_fence_signaled: ') >= WANTED[variant]
+    frames = json.loads((folder / 'frames.json').read_text(encoding='utf-8'))
+    assert all(frame['fence_ns'] > frame['captured_ns'] > 0 for frame in frames)

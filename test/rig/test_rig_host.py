@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from . import kernel_log, machine
+from . import machine
 from . import rig as rig_module
 from .graph import check_names, checks_of, DOCUMENT_KEYS, GraphRuns, result_of
 from .guest.graph_variants import RUNS, VARIANTS
@@ -257,7 +257,7 @@ def test_what_is_not_there_neither_passes_nor_fails_and_a_dead_guest_fails(tmp_p
     ],
 )
 def test_complaints_are_found(line: str) -> None:
-    assert kernel_log.complaints(f'[    1.0] fine\n{line}\n[    6.0] fine') != []
+    assert machine.complaints(f'[    1.0] fine\n{line}\n[    6.0] fine') != []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``zc_verify`` on a real kernel: each invariant can fail; programs are attached and started."""
+"""
+``zc_verify`` on a real kernel: each invariant can fail; programs are attached and started.
+
+V4L2 cameras, the doctor and faults of the graph are in the same boot.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import VerifyBoot
+from .checked_boot import checks_of
+from .conftest import CAMERA_SUITES, VerifyBoot
 from .guest.verifier import AFTERWARDS, FRAMES, NOTHING_AGAIN
 from .verdicts import (
     CASES,
@@ -228,3 +233,12 @@ def test_nothing_is_left_in_the_kernel_s_tracing(camera_boot: VerifyBoot) -> Non
         camera_boot.case(AFTERWARDS)['instances'] == []
         and not camera_boot.case(AFTERWARDS)['dynamic_events']
     )
+
+
+@pytest.mark.parametrize('name', checks_of(CAMERA_SUITES))
+def test_in_the_guest(name: str, camera_boot: VerifyBoot) -> None:
+    camera_boot.must_hold(name)
+
+
+def test_the_kernel_is_content(camera_boot: VerifyBoot) -> None:
+    camera_boot.kernel_must_be_content()

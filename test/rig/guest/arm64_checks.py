@@ -40,7 +40,7 @@ from rig.guest.kernel_api import HEAP_EXPORTERS, heaps_there  # noqa: E402
 from rig.guest.run_checks import checks_of  # noqa: E402
 
 #: Suites of run_checks.py.
-SUITES = ('contract', 'memory', 'accelerator', 'camera')
+SUITES = ('contract', 'memory', 'camera')
 #: Modules that need ROS, or dma-heaps.
 _WITHOUT = ('graph_faults', 'doctor_checks')
 #: Test files of decoding, below ``test/``; they run unchanged.

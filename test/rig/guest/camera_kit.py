@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 import time
 from typing import Any
 
@@ -27,12 +27,15 @@ from waiting import until
 
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.camera.v4l2.device import V4l2Controls, V4l2Device
+from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 
-from .graph_variants import VIVID_START_OF_EXPOSURE
+from .graph_variants import DEVICES, VIVID_START_OF_EXPOSURE
+from .package_kit import refused
 
 SIZE, RATE = (640, 360), 30.0
 PATIENCE_S = 60.0
@@ -69,23 +72,21 @@ def agreed(
 
 
 def configured(
-    camera: V4l2Camera, consumers: Sequence[BufferConstraints] = (), slots: int = 6
+    camera: V4l2Camera, consumers: Sequence[BufferConstraints] = ()
 ) -> V4l2Camera:
-    agreed(camera, consumers, slots=slots)
+    agreed(camera, consumers, slots=6)
     return camera
 
 
 @contextmanager
 def streaming(
-    path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any
+    path: str, consumers: Sequence[BufferConstraints] = (), **options: Any
 ) -> Iterator[V4l2Camera]:
     """Yield a configured camera whose timestamps are in the past, as a real camera's are."""
-    camera = opened(path, **options)
-    try:
-        camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
-        yield configured(camera, consumers, slots)
-    finally:
-        camera.close()
+    with closing(opened(path, **options)) as camera:
+        if path in DEVICES.values():
+            camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
+        yield configured(camera, consumers)
 
 
 def next_frame(camera: Camera) -> Frame:
@@ -112,10 +113,25 @@ def settled(camera: V4l2Camera) -> Frame:
     return next_frame(camera)
 
 
-def capture_until(camera: V4l2Camera, condition: Callable[[], bool], what: str) -> None:
+def capture_until(camera: Camera, condition: Callable[[], bool], what: str) -> None:
     def capture() -> None:
         frame = camera.capture()
         if frame is not None:
             frame.release()
 
     until(condition, lambda: f'{what}; {camera.statistics()}', PATIENCE_S, capture)
+
+
+def until_raises(camera: Camera, kind: type[CameraError], *words: str) -> None:
+    with refused(kind, *words):
+        capture_until(camera, lambda: False, kind.__name__)
+
+
+def set_controls(path: str, **values: Any) -> None:
+    """Set controls of a device, from which another one may stream."""
+    device = V4l2Device.open(path)
+    try:
+        for name, value in values.items():
+            V4l2Controls(device).set(name, value)
+    finally:
+        device.close()

@@ -23,48 +23,40 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 import gc
-from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 from waiting import until
 
 from zc_perception.errors import ZcError
 
-from .graph_variants import SINGLE
+from .graph_variants import SINGLE, Variant
 from .harness import check, equal, settles
 from .kernel_api import bufinfo, live, parameters, pulled, unbound
 
 PATIENCE_S = 60.0
-MODEL = Path(__file__).resolve().parent.parent / 'models' / 'virtual_metis.yaml'
 CAPTURE = {'camera': 'v4l2', 'width': 640, 'height': 360, 'framerate': 10.0, 'slots': 12}
-INFERENCE = {'accelerator': 'axl', 'model': str(MODEL), 'in_flight': 2, 'timeout': 1.0}
 
 
 class Running:
     """A streaming graph, and the kernel's objects before any fault."""
 
-    def __init__(self, graph: object, baseline: set[int]) -> None:
-        self.capture, self.inference = graph.capture, graph.inference  # type: ignore[attr-defined]
+    def __init__(self, graph: Any, baseline: set[int]) -> None:
+        self.capture, self.inference = graph.capture, graph.inference
         self._baseline = baseline
         self.expect_frames(12)
-        self._objects, self._attachments = len(self.objects), self._most_attachments()
+        self._objects = len(self.objects)
+        pool = self.capture.camera.pool
+        # An import per slot, and a result buffer per job in flight.
+        self._attachments = (
+            len(pool.slots) * len(pool.slots[0].buffers) + self.inference.parameters['in_flight']
+        )
 
     @property
     def objects(self) -> set[int]:
         return set(bufinfo()) - self._baseline
-
-    def _most_attachments(self) -> int:
-        """Return the limit: an import per slot, and a result buffer per job in flight."""
-        pool = self.capture.camera.pool
-        return (
-            len(pool.slots) * len(pool.slots[0].buffers) + self.inference.parameters['in_flight']
-        )
-
-    def set_control(self, name: str, value: object) -> None:
-        self.capture.camera.set_control(name, value)
 
     def expect_frames(self, count: int = 6) -> None:
         wanted = self.inference.processed + count
@@ -86,30 +78,19 @@ class Running:
 
 
 @contextmanager
-def streaming_graph(
-    device: str = SINGLE, capture: Mapping[str, object] = MappingProxyType({}), **inference: object
-) -> Iterator[Running]:
+def streaming_graph(timeout: float = 1.0, **capture: object) -> Iterator[Running]:
     """Start capture, inference and overlay in this process; *capture* replaces parameters."""
-    from zc_perception.nodes.perception import (
-        PerceptionGraph,
-    )  # only these checks need ROS, whose import takes long in the guest
-    from zc_perception.nodes.process import NodeGroup
-
-    from .graph_kit import ros
+    # Only these checks need ROS, whose import takes long in the guest.
+    from .graph_kit import ros, RunningGraph
 
     baseline = set(bufinfo())
-    with ros() as context:
-        graph = PerceptionGraph(
-            context,
-            {
-                'capture': {**CAPTURE, 'device': device, **capture},
-                'inference': INFERENCE | inference,
-            },
-        )
-        with NodeGroup(context, graph.nodes, lambda: None) as group:
-            group.start()
-            yield Running(graph, baseline)
-        assert group.failure is None, group.failure
+    variant = Variant(
+        0, True, {'device': SINGLE, **CAPTURE, **capture}, keep_all=False, timeout=timeout
+    )
+    with ros() as context, RunningGraph(context, variant) as running:
+        running.start()
+        yield Running(running.graph, baseline)
+        assert not running.problems, running.problems
 
 
 def _failing_jobs(running: Running) -> None:
@@ -149,7 +130,7 @@ def _set(*controls: str) -> Callable[[Running], None]:
         supervisor = running.capture.supervisor
         losses = supervisor.condition.losses
         for control in controls:
-            running.set_control(control, 0)
+            running.capture.camera.set_control(control, 0)
         if 'disconnect' in controls:
             until(lambda: supervisor.condition.losses > losses, 'it is noticed', PATIENCE_S)
 
@@ -157,16 +138,11 @@ def _set(*controls: str) -> Callable[[Running], None]:
 
 
 def _dropped_buffers(running: Running) -> None:
-    running.set_control('percentage_of_dropped_buffers', 50)
-    try:
-        lost = running.capture.camera.statistics().lost
-        until(
-            lambda: running.capture.camera.statistics().lost > lost + 5,
-            'lost frames are counted',
-            PATIENCE_S,
-        )
-    finally:
-        running.set_control('percentage_of_dropped_buffers', 0)
+    camera = running.capture.camera
+    camera.set_control('percentage_of_dropped_buffers', 50)
+    lost = camera.statistics().lost
+    until(lambda: camera.statistics().lost > lost + 5, 'lost frames are counted', PATIENCE_S)
+    camera.set_control('percentage_of_dropped_buffers', 0)
 
 
 _STREAM_BREAKS_OFF = 'inject_fatal_streaming_error'

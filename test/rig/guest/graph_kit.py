@@ -61,12 +61,6 @@ class PlainSubscriber:
         return set(json.loads(self._process.communicate(timeout=60)[0]))
 
 
-def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
-    return PerceptionGraph(
-        context, {'capture': variant.capture, 'inference': variant.inference(MODEL)}
-    )
-
-
 @contextmanager
 def ros() -> Iterator[rclpy.Context]:
     context = rclpy.Context()
@@ -82,10 +76,14 @@ class RunningGraph:
 
     def __init__(self, context: rclpy.Context, variant: Variant) -> None:
         self.problems: list[str] = []
-        self.graph = make_graph(context, variant)
-        self._group = NodeGroup(
-            context, self.graph.nodes, lambda: self.problems.append('the executor failed')
+        self.graph = PerceptionGraph(
+            context, {'capture': variant.capture, 'inference': variant.inference(MODEL)}
         )
+        self._group = NodeGroup(
+            context, self.graph.nodes, lambda: self.problems.append(self._group.failure or '')
+        )
+        #: Spins one more node, whose owner destroys it.
+        self.add_node = self._group.add_node
 
     def __enter__(self) -> RunningGraph:
         self._group.__enter__()
@@ -95,10 +93,6 @@ class RunningGraph:
         """Start the nodes when this many readers subscribe to the detections."""
         eventually(lambda: self.graph.inference.count_subscribers('detections') >= readers, 20)
         self._group.start()
-
-    def add_node(self, node: Any) -> None:
-        """Spin one more node, whose owner destroys it."""
-        self._group.add_node(node)
 
     def __exit__(self, *exception: object) -> None:
         self._group.__exit__(*exception)
@@ -138,24 +132,15 @@ class RunningGraph:
 
     def figures(self) -> dict[str, Any]:
         graph = self.graph
-        camera, link = graph.capture.camera, graph.inference.subscription.statistics()
-        statistics = camera.statistics()
+        link = graph.inference.subscription.statistics()
+        latencies = graph.inference.latencies.summary().items()
         return {
             'processed': graph.inference.processed,
             'failed': graph.inference.failed,
-            'captured': statistics.captured,
-            'lost_by_camera': statistics.dropped,
-            'dropped_by_link': link.dropped,
             'rung': link.rung,
             'conversions': link.conversions + graph.capture.publisher.statistics().conversions,
-            'imports': graph.inference.accelerator.imports,
             'trial_imports': graph.inference.accelerator.trial_imports,
-            'accelerator': graph.inference.accelerator.capabilities().name,
-            'heap': camera.heap_name,
             'copies': {reason: entry.count for reason, entry in graph.ledger.entries().items()},
-            'latency_ms': {
-                s: [round(p.p50, 2), round(p.p99, 2)]
-                for s, p in graph.inference.latencies.summary().items()
-            },
+            'latency_ms': {s: [round(p.p50, 2), round(p.p99, 2)] for s, p in latencies},
             'problems': self.problems,
         }

@@ -16,7 +16,7 @@
 """
 Run a graph in the guest: camera → capture → link → axl → detections → a plain subscriber.
 
-    python graph_run.py VARIANT:FRAMES[:VERIFIED[:OPTION ...]] ...
+    python graph_run.py VARIANT:FRAMES:VERIFIED[:OPTION ...] ...
 
 VARIANT is one of graph_variants.py, VERIFIED the number of frames that ``zc_verify`` checks, and
 OPTION one of its options. For each variant ``$RIG_OUT/VARIANT`` gets ``figures.json``,
@@ -25,13 +25,16 @@ OPTION one of its options. For each variant ``$RIG_OUT/VARIANT`` gets ``figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 import ctypes
-from functools import partial
+from dataclasses import dataclass, field
 import json
 import os
 from pathlib import Path
+import re
 import sys
+import threading
 import time
 from typing import Any
 
@@ -39,10 +42,9 @@ TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
 from long_form import LONG  # noqa: E402
-from rig.guest.evidence import event_counts, inodes_of, recording, trace_text, Watch  # noqa: E402
 from rig.guest.graph_kit import PlainSubscriber, ros, RunningGraph  # noqa: E402
 from rig.guest.graph_variants import Variant, VARIANTS  # noqa: E402
-from rig.guest.kernel_api import bufinfo, fence_info, live  # noqa: E402
+from rig.guest.kernel_api import bufinfo, fence_info, live, recording, trace_events, trace_text  # noqa: E402
 from rig.guest.package_kit import kernel_crcs  # noqa: E402
 from rig.guest.verifier import Verifier  # noqa: E402
 from rig.virtual_result import VirtualResult  # noqa: E402
@@ -54,7 +56,65 @@ from zc_perception.npu.scheduler import InFlight  # noqa: E402
 
 # Period of reading the kernel's lists, which takes the guest half a second.
 PERIOD_S = 1.5 if LONG else 4.0
-_Streamed = tuple[Watch, 'Verifier | None']
+_MAP_LINE = re.compile(r'^\S+ \S+ \S+ \S+ (\d+)\s+(/dmabuf:|/dev/video)\S*')
+
+
+def cpu_mappings(inodes: Iterable[int]) -> list[str]:
+    """Return lines of all processes' ``maps`` that show these dma-bufs, or a video device."""
+    wanted = set(inodes)
+    found = []
+    for maps in Path('/proc').glob('[0-9]*/maps'):
+        # Read line by line: large copies in this process may count against it.
+        with suppress(OSError), maps.open(errors='replace') as lines:  # a process may have ended
+            for line in lines:
+                match = _MAP_LINE.match(line)
+                if match and (match[2] == '/dev/video' or int(match[1]) in wanted):
+                    found.append(f'{maps.parent.name}: {line.rstrip()}')
+    return found
+
+
+@dataclass
+class Watch:
+    """
+    Reads the kernel's own lists again and again while frames flow.
+
+    :param find_inodes: returns the inodes of the frames' buffers that exist.
+    :ivar attached: by inode, all devices that were ever listed.
+    :ivar exporters: by inode.
+    """
+
+    find_inodes: Callable[[], set[int]]
+    inodes: set[int] = field(default_factory=set)
+    looks: int = 0
+    attached: dict[int, set[str]] = field(default_factory=dict)
+    exporters: dict[int, str] = field(default_factory=dict)
+    mappings: list[str] = field(default_factory=list)
+
+    def look(self) -> None:
+        self.looks += 1
+        self.inodes |= self.find_inodes()
+        for inode, info in bufinfo().items():
+            if inode in self.inodes:
+                self.attached.setdefault(inode, set()).update(info.attached)
+                self.exporters[inode] = info.exporter
+        self.mappings += [line for line in cpu_mappings(self.inodes) if line not in self.mappings]
+
+    @contextmanager
+    def running(self, period_s: float) -> Iterator[None]:
+        """Watch in a thread of its own."""
+        stop = threading.Event()
+
+        def loop() -> None:
+            while not stop.wait(period_s):
+                self.look()
+
+        thread = threading.Thread(target=loop, name='evidence')
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
 
 
 class FrameChecker:
@@ -97,41 +157,16 @@ def _patience(frames: int) -> float:
     return 720.0 + frames
 
 
-def _stream(
-    running: RunningGraph,
-    checker: FrameChecker,
-    verify: Callable[[], Verifier] | None,
-    wanted: int,
-    readers: int,
-) -> _Streamed:
-    """Run until this many frames were checked, and the verifier has seen as many."""
-    watch = Watch(running.inodes)
-    running.start(readers)
-    eventually(lambda: len(checker.frames) > 3 or bool(running.problems), _patience(0))
-    verifier = None if verify is None else verify()
-    with watch.running(PERIOD_S):
-        eventually(
-            lambda: (
-                (len(checker.frames) >= wanted and (verifier is None or verifier.measured))
-                or bool(running.problems)
-            ),
-            _patience(wanted),
-        )
-        watch.look()
-    return watch, verifier
-
-
 def _figures(frames: list[dict[str, Any]], watch: Watch, trace: str) -> dict[str, Any]:
     submitted = {inode for frame in frames for inode in frame['inodes']}
     span_s = (
         (frames[-1]['captured_ns'] - frames[0]['captured_ns']) / 1e9 if len(frames) > 1 else 0.0
     )
     steps = frames[-1]['sequence'] - frames[0]['sequence'] if frames else 0
-    imported = inodes_of(trace, 'axl_dmabuf_import')
+    imported = [int(event['inode']) for event in trace_events('axl_dmabuf_import', trace)]
     return {
         'frames': len(frames),
         'camera_fps': round(steps / span_s, 2) if span_s else 0.0,
-        'checked_fps': round((len(frames) - 1) / span_s, 2) if span_s else 0.0,
         'buffers': sorted({len(frame['inodes']) for frame in frames}),
         'strides': sorted({tuple(frame['strides']) for frame in frames}),
         'rows': sorted({tuple(frame['rows']) for frame in frames}),
@@ -146,77 +181,73 @@ def _figures(frames: list[dict[str, Any]], watch: Watch, trace: str) -> dict[str
         'exporters': sorted(set(watch.exporters.values())),
         'cpu_mappings': watch.mappings,
         'traced_imports': len(imported),
-        'traced_submits': event_counts(trace)['submit'],
+        'traced_submits': len(trace_events('axl_submit', trace)),
         'traced_import_inodes': sorted(set(imported)),
-        'events': dict(event_counts(trace)),
         'left_in_bufinfo': sorted(submitted & set(bufinfo())),
         'left_on_device': live(),
     }
 
 
 def run_variant(
-    name: str,
-    variant: Variant,
-    wanted: int,
-    verified: int,
-    options: Sequence[str],
-    readers: int,
-    out: Path,
+    variant: Variant, wanted: int, verified: int, options: Sequence[str], readers: int, out: Path
 ) -> dict[str, Any]:
-    began = time.monotonic()
+    """Run until this many frames were checked, and ``zc_verify`` has seen as many as it shall."""
     checker = FrameChecker()
-    verify = partial(
-        Verifier, out / name, ['--pid', str(os.getpid()), '--frames', str(verified), *options]
-    )
+    verifier = None
     with recording():
         with ros() as context, RunningGraph(context, variant) as running:
             running.graph.inference.observers.append(checker.observe)
-            watch, verifier = _stream(
-                running, checker, verify if verified else None, wanted, readers
-            )
+            watch = Watch(running.inodes)
+            running.start(readers)
+            eventually(lambda: len(checker.frames) > 3 or bool(running.problems), _patience(0))
+            if verified:
+                watched = ['--pid', str(os.getpid()), '--frames', str(verified), *options]
+                verifier = Verifier(out, watched)
+            with watch.running(PERIOD_S):
+                eventually(
+                    lambda: (
+                        (
+                            len(checker.frames) >= wanted
+                            and (verifier is None or verifier.measured)
+                        )
+                        or bool(running.problems)
+                    ),
+                    _patience(wanted),
+                )
+                watch.look()
             nodes = running.figures()
         nodes['processed'] = running.graph.inference.processed
         trace = trace_text()
     verdict = {} if verifier is None else verifier.result()
-    (out / name).mkdir(exist_ok=True)
-    (out / name / 'kernel.trace').write_text(trace)
-    (out / name / 'frames.json').write_text(json.dumps(checker.frames))
-    stamps = [frame['stamp_ns'] for frame in checker.frames]
+    out.mkdir(exist_ok=True)
+    (out / 'kernel.trace').write_text(trace)
+    (out / 'frames.json').write_text(json.dumps(checker.frames))
     kernel = _figures(checker.frames, watch, trace)
-    return {
-        'variant': name,
-        'cached': variant.cached,
-        'stamps': stamps,
-        'verify': verdict,
-        'took_s': round(time.monotonic() - began, 1),
-        **nodes,
-        **kernel,
-    }
+    stamps = [frame['stamp_ns'] for frame in checker.frames]
+    return {'stamps': stamps, 'verify': verdict, **nodes, **kernel}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the variants in turn; start the slow plain subscriber only for ``zc_verify``."""
     out = Path(os.environ['RIG_OUT'])
     chosen = [argument.split(':') for argument in arguments]
-    judged = any(verified and verified[0] != '0' for _, _, *verified in chosen)
+    judged = any(verified != '0' for _, _, verified, *_ in chosen)
     subscriber = PlainSubscriber() if judged else None
     if subscriber is not None:
         subscriber.wait_until_listening()
-    results = []
-    for name, frames, *verified in chosen:
-        number, *options = verified or ['0']
-        readers = int(judged)
-        results.append(
-            run_variant(name, VARIANTS[name], int(frames), int(number), options, readers, out)
+    results = {}
+    for name, frames, verified, *options in chosen:
+        began = time.monotonic()
+        results[name] = run_variant(
+            VARIANTS[name], int(frames), int(verified), options, int(judged), out / name
         )
-        print(
-            f'{results[-1]["took_s"]:7.2f} s  {name}: {results[-1]["frames"]} frames', flush=True
-        )
+        took_s = time.monotonic() - began
+        print(f'{took_s:7.2f} s  {name}: {results[name]["frames"]} frames', flush=True)
     received = set() if subscriber is None else subscriber.stamps()
-    for result in results:
-        stamps = result.pop('stamps')
-        result['received_by_plain_subscriber'] = len(received.intersection(stamps))
-        (out / result['variant'] / 'figures.json').write_text(json.dumps(result, indent=1))
+    for name, result in results.items():
+        result['variant'] = name
+        result['received_by_plain_subscriber'] = len(received.intersection(result.pop('stamps')))
+        (out / name / 'figures.json').write_text(json.dumps(result, indent=1))
     return 0
 
 

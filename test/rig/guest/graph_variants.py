@@ -26,6 +26,11 @@ SLOTS, IN_FLIGHT = 12, 2
 
 #: The instances of vivid, by API and memory: from vmalloc, or from the DMA API.
 SINGLE, MULTI, SINGLE_DMA, MULTI_DMA = (f'/dev/video{number}' for number in range(4))
+DEVICES = {'single': SINGLE, 'multi': MULTI, 'single_dma': SINGLE_DMA, 'multi_dma': MULTI_DMA}
+EXPORTERS = {
+    name: 'videobuf2_dma_contig' if name.endswith('_dma') else 'videobuf2_vmalloc'
+    for name in DEVICES
+}
 VIVID = 'n_devs=4 node_types=0x1,0x1,0x1,0x1 multiplanar=1,2,1,2 allocators=0,0,1,1'
 # vivid reaches only memory below 4 GiB; higher pages are bounced, which is a copy in the kernel.
 MEMORY_MIB = 2560
@@ -67,6 +72,7 @@ class Variant:
     :param verified: minimum number of frames that ``zc_verify`` checks, which slows the guest
         down; 0: none.
     :param drawn: whether the CPU draws the camera's pixels; then a mapping is no fault.
+    :param timeout: of a job, in seconds; a guest that pauses gives up no job.
     :param keep_all: whether every frame must be processed: a guest that is slow for a moment
         catches up from the queue.
     """
@@ -80,16 +86,17 @@ class Variant:
     verified: int = 0
     drawn: bool = False
     keep_all: bool = True
+    timeout: float = 60.0
 
     def inference(self, model: str) -> dict[str, Any]:
-        """Return parameters of the inference node; a guest that pauses gives up no job."""
+        """Return parameters of the inference node."""
         return {
             'accelerator': 'axl',
             'model': model,
             'import_cache': self.cached,
             'in_flight': IN_FLIGHT,
             'keep_all': self.keep_all,
-            'timeout': 60.0,
+            'timeout': self.timeout,
         }
 
 

@@ -21,14 +21,10 @@ Copying pipelines are detected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-import fcntl
-from functools import wraps
 import os
-import struct
 import time
-from typing import Any
 
 from camera.camera_options import camera_options
 from waiting import until
@@ -40,36 +36,13 @@ from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.modifier import LINEAR
 
-from .camera_kit import next_frame, PATIENCE_S
-from .graph_variants import MULTI, MULTI_DMA, SINGLE, SINGLE_DMA
-from .harness import check_each, equal
+from .camera_kit import next_frame, set_controls, until_raises
+from .graph_variants import DEVICES, EXPORTERS, SINGLE
+from .harness import check, check_each, equal
 from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 
-DEVICES = {'single': SINGLE, 'multi': MULTI, 'single_dma': SINGLE_DMA, 'multi_dma': MULTI_DMA}
 NV12 = 'video/x-raw,format=NV12,width=640,height=360,framerate=30/1'
-_DISCONNECT = 0x00F0F000 + 65  # vivid's own control
-_S_CTRL = 0xC008561C
-# Number of pipelines made.
-_opened = [0]
-
-
-def _but_for_pools(function: Callable[[str], None]) -> Callable[[str], None]:
-    """Allow for pools: v4l2src 1.22 and 1.24 leaks a device descriptor and sockets per stream."""
-
-    @wraps(function)
-    def checked(variant: str) -> None:
-        before, opened = set(_foreign()), _opened[0]
-        try:
-            function(variant)
-        finally:
-            left = {number: what for number, what in _foreign().items() if number not in before}
-            for number in left:
-                os.close(number)
-        pools = sum(what.startswith('/dev/video') for what in left.values())
-        assert pools <= _opened[0] - opened and len(left) <= 5 * pools, left
-
-    return checked
 
 
 def _foreign() -> dict[int, str]:
@@ -78,11 +51,7 @@ def _foreign() -> dict[int, str]:
     for name in os.listdir('/proc/self/fd'):
         with suppress(OSError):
             found[int(name)] = os.readlink(f'/proc/self/fd/{name}')
-    return {
-        number: what
-        for number, what in found.items()
-        if what.startswith(('/dev/video', 'socket:'))
-    }
+    return {fd: what for fd, what in found.items() if what.startswith(('/dev/video', 'socket:'))}
 
 
 def warm_up() -> None:
@@ -91,34 +60,36 @@ def warm_up() -> None:
         _open('v4l2src device=/dev/video99', CopyLedger())
 
 
-def _open(pipeline: str, ledger: CopyLedger, **options: Any) -> GStreamerCamera:
-    _opened[0] += 1
+def _open(pipeline: str, ledger: CopyLedger) -> GStreamerCamera:
     return GStreamerCamera(
-        camera_options(pipeline=pipeline, ledger=ledger, heap='dma_heap/system', **options)
+        camera_options(pipeline=pipeline, ledger=ledger, heap='dma_heap/system')
     )
 
 
 @contextmanager
-def _streaming(
-    pipeline: str, slots: int = 6, **options: Any
-) -> Iterator[tuple[GStreamerCamera, CopyLedger]]:
-    ledger = CopyLedger()
-    camera = _open(pipeline, ledger, **options)
+def _streaming(pipeline: str) -> Iterator[tuple[GStreamerCamera, CopyLedger]]:
+    """Allow for pools: v4l2src 1.22 and 1.24 leaks a device descriptor and sockets per stream."""
+    before, ledger = set(_foreign()), CopyLedger()
+    camera = _open(pipeline, ledger)
     try:
         own = camera.constraints()
-        others = BufferConstraints('slots', slots=slots - own.slots)
+        others = BufferConstraints('slots', slots=6 - own.slots)
         camera.allocate(agree([own, others], (camera.width, camera.height)))
         yield camera, ledger
     finally:
         camera.close()
+        left = {number: what for number, what in _foreign().items() if number not in before}
+        for number in left:
+            os.close(number)
+    pools = sum(what.startswith('/dev/video') for what in left.values())
+    assert pools <= 1 and len(left) <= 5 * pools, left
 
 
 @check_each('multi', long=('single io-mode=dmabuf', 'multi_dma io-mode=dmabuf'))
-@_but_for_pools
 def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
     name, _, option = variant.partition(' ')
     before = set(bufinfo())
-    exporter = 'videobuf2_dma_contig' if name.endswith('_dma') else 'videobuf2_vmalloc'
+    exporter = EXPORTERS[name]
     with (
         accelerator() as npu,
         _streaming(f'v4l2src device={DEVICES[name]} {option} ! {NV12}') as (camera, ledger),
@@ -155,26 +126,10 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
     until(lambda: set(bufinfo()) <= before, 'the buffers go')
 
 
-@check_each('single')
-@_but_for_pools
-def an_unplugged_camera_is_lost(name: str) -> None:
+@check
+def an_unplugged_camera_is_lost() -> None:
     """Remove the node by vivid's control; it returns when all users have closed it."""
-    with (
-        refused(CameraLostError, DEVICES[name]),
-        _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}') as (camera, _),
-    ):
+    with _streaming(f'v4l2src device={SINGLE} io-mode=dmabuf ! {NV12}') as (camera, _):
         next_frame(camera).release()
-        _disconnect(DEVICES[name])
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            frame = camera.capture()
-            if frame is not None:
-                frame.release()
-
-
-def _disconnect(path: str) -> None:
-    device = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(device, _S_CTRL, struct.pack('Ii', _DISCONNECT, 1))
-    finally:
-        os.close(device)
+        set_controls(SINGLE, disconnect=0)
+        until_raises(camera, CameraLostError, SINGLE)

@@ -17,7 +17,7 @@
 Kernel interfaces for the checks: buffers, SYNC, fences, bufinfo, trace, modules.
 
 Written from the kernel's UAPI headers with the standard library alone, independent of the tested
-package.
+package: so they can confirm what ``zc_verify`` finds.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ import re
 import select
 import struct
 from typing import TypeVar
-
-from .graph_variants import SINGLE, SINGLE_DMA
 
 TRACING = Path('/sys/kernel/tracing')
 DEBUGFS = Path('/sys/kernel/debug')
@@ -150,22 +148,12 @@ def any_heap() -> str:
     return heaps_there()[0]
 
 
-def need_heap(name: str) -> None:
-    if name.startswith('dma_heap/') and not os.path.exists(f'/dev/{name}'):
-        raise NotHere(f'this kernel has no {name}')
-
-
 def heap_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
     """Allocate from /dev/dma_heap/system, or from udmabuf if any heap will do."""
-    return (
-        system_buffer(size, access)
-        if any_heap() != 'udmabuf' or access != os.O_RDWR
-        else udmabuf_buffer(size)
-    )
-
-
-def system_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
-    need_heap('dma_heap/system')
+    if any_heap() == 'udmabuf':
+        if access != os.O_RDWR:
+            raise NotHere('this kernel has no dma_heap/system')
+        return udmabuf_buffer(size)
     heap = os.open('/dev/dma_heap/system', os.O_RDWR | os.O_CLOEXEC)
     try:
         argument = bytearray(struct.pack('QIIQ', size, 0, access | os.O_CLOEXEC, 0))
@@ -414,39 +402,45 @@ def tracing(system: str) -> Iterator[None]:
         enable.write_text('0')
 
 
-def trace_events(name: str) -> list[dict[str, str]]:
-    lines = (TRACING / 'trace').read_text().splitlines()
+def trace_text() -> str:
+    return (TRACING / 'trace').read_text(errors='replace')
+
+
+def trace_events(name: str, trace: str | None = None) -> list[dict[str, str]]:
+    """Return the fields of these events in *trace*, by default the kernel's own."""
+    lines = (trace_text() if trace is None else trace).splitlines()
     texts = [line.partition(f': {name}: ')[2] for line in lines if f': {name}: ' in line]
     return [dict(pair.split('=', 1) for pair in text.split()) for text in texts]
 
 
-_S_FMT, _REQBUFS, _EXPBUF = 0xC0D05605, 0xC0145608, 0xC0405610
-_CAPTURE, _MMAP = 1, 1
-
-RAW_SIZE = (640, 360)
-#: By exporter, the vivid device with its memory: from vmalloc, and from the DMA API.
-EXPORTERS = {'videobuf2_vmalloc': SINGLE, 'videobuf2_dma_contig': SINGLE_DMA}
+_EVENTS = (
+    'axl/axl_dmabuf_import',
+    'axl/axl_dmabuf_release',
+    'axl/axl_submit',
+    'axl/axl_complete',
+    'dma_fence/dma_fence_signaled',
+)
 
 
 @contextmanager
-def raw_camera(path: str, count: int) -> Iterator[int]:
-    """Open a camera for NV12 with `count` buffers of its own; yield its fd."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+def recording() -> Iterator[None]:
+    """
+    Record the axl events and the signals of fences, from an empty buffer.
+
+    The events stay enabled: each switch rewrites the kernel's code, which QEMU's other cores may
+    be running.
+    """
+    write_control(TRACING / 'tracing_on', '0')
+    (TRACING / 'trace').write_text('')
+    if (TRACING / 'trace_clock').read_text().find('[mono]') < 0:
+        write_control(TRACING / 'trace_clock', 'mono')
+        write_control(TRACING / 'buffer_size_kb', '16384')
+        write_control(TRACING / 'options/record-cmd', '0')  # see tracing()
+    for event in _EVENTS:
+        if (TRACING / 'events' / event / 'enable').read_text().strip() != '1':
+            write_control(TRACING / 'events' / event / 'enable', '1')
+    write_control(TRACING / 'tracing_on', '1')
     try:
-        pix_format = bytearray(208)
-        struct.pack_into('I', pix_format, 0, _CAPTURE)
-        struct.pack_into('II4sI', pix_format, 8, *RAW_SIZE, b'NV12', 1)
-        fcntl.ioctl(fd, _S_FMT, pix_format)
-        assert struct.unpack_from('II', pix_format, 8) == RAW_SIZE
-        fcntl.ioctl(fd, _REQBUFS, bytearray(struct.pack('5I', count, _CAPTURE, _MMAP, 0, 0)))
-        yield fd
+        yield
     finally:
-        os.close(fd)
-
-
-def export(fd: int, index: int, access: int) -> Buffer:
-    """Export a buffer of an opened camera, with O_RDWR or O_RDONLY."""
-    argument = bytearray(64)
-    struct.pack_into('IIII', argument, 0, _CAPTURE, index, 0, access | os.O_CLOEXEC)
-    fcntl.ioctl(fd, _EXPBUF, argument)
-    return Buffer(struct.unpack_from('i', argument, 16)[0])
+        write_control(TRACING / 'tracing_on', '0')

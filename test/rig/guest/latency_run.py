@@ -41,10 +41,9 @@ TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
 from rclpy.parameter import Parameter  # noqa: E402
-from rig.guest.evidence import recording, trace_text, write_control  # noqa: E402
 from rig.guest.graph_kit import ros, RunningGraph  # noqa: E402
 from rig.guest.graph_variants import SINGLE, Variant, VIVID_START_OF_EXPOSURE  # noqa: E402
-from rig.guest.kernel_api import fence_info, TRACING  # noqa: E402
+from rig.guest.kernel_api import fence_info, recording, trace_text, TRACING, write_control  # noqa: E402
 from waiting import eventually  # noqa: E402
 
 from zc_perception.detection.detections import Detections  # noqa: E402

@@ -29,7 +29,6 @@ import select
 import socket
 import sys
 import tempfile
-from types import TracebackType
 from typing import Any
 
 from waiting import until
@@ -47,8 +46,8 @@ from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.metis_card import find_cards
 
 from .camera_kit import streaming
+from .graph_variants import DEVICES
 from .harness import equal
-from .kernel_api import EXPORTERS
 from .package_kit import Child, crcs, maps_lines, publish, start
 
 _LINK = Path(__file__).resolve().parents[2] / 'link'
@@ -60,8 +59,8 @@ from wire_process import build_consumer, ConsumerProcess, FRAMES_READ  # noqa: E
 PUBLISHER = 'f' * 32
 #: Variable with the path of the C consumer, compiled before the guest was started.
 PROGRAM = 'ZC_WIRE_CONSUMER'
-SIZE, FRAMERATE = (320, 180), 60.0
 PATIENCE_S = 60.0
+_ANY_MEMORY = Requirements(memory=3)
 
 
 @contextmanager
@@ -81,10 +80,10 @@ def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServ
 
 
 @contextmanager
-def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
+def camera_of(name: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
     """Yield a streaming camera with slots for consumers, and its pool."""
     slots = [BufferConstraints('consumers', slots=4)]
-    with streaming(EXPORTERS[exporter], slots, size=SIZE, rate=FRAMERATE) as camera:
+    with streaming(DEVICES[name], slots, size=(320, 180), rate=60.0) as camera:
         assert camera.pool is not None
         # These checks are not about time-outs: on a slow machine, held fences get enough time.
         camera.pool._release_timeout_s = PATIENCE_S
@@ -145,27 +144,15 @@ class Remote:
     def __enter__(self) -> Remote:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._ended:
             return
-        if kind is not None:
-            self._abort()
+        if kind is None:
+            self._answers.close()
+            self._child.join()
             return
-        self._ended = True
-        self._answers.close()
-        self._child.join()
-
-    def _abort(self) -> None:
-        """Kill the process after a failure; it may already be dead."""
-        self._ended = True
-        self._answers.close()
-        with contextlib.suppress(AssertionError):
-            self._child.kill()
+        with contextlib.suppress(AssertionError):  # it may already be dead
+            self.kill()
         self._child.socket.close()
 
 
@@ -219,13 +206,9 @@ class Consumer:
         self._held: dict[int, Frame] = {}
         self._job: SyncFile | None = None
 
-    def connect(self, path: str, window: int = 1, depth: int = 1, memory: int = 3) -> None:
+    def connect(self, path: str, window: int = 1, depth: int = 1) -> None:
         self._client = SharedMemoryClient(
-            Path(path),
-            name='consumer',
-            window=window,
-            depth=depth,
-            requirements=Requirements(memory=memory),
+            Path(path), name='consumer', window=window, depth=depth, requirements=_ANY_MEMORY
         )
         connected(self._client)
 
@@ -238,7 +221,6 @@ class Consumer:
         return {
             'sequence': data.sequence,
             'inodes': [buffer.identity.inode for buffer in data.buffers],
-            'generation': data.generation,
             'fence': type(data.acquire_fence).__name__,
             'kinds': [buffer.kind.value for buffer in data.buffers],
         }
@@ -257,9 +239,7 @@ class Consumer:
         """Return the kernel's answer to a mapping without the package: 0 or an errno."""
         buffer = self._held[sequence].data.buffers[0]
         try:
-            mmap.mmap(
-                buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
-            ).close()
+            mmap.mmap(buffer.fileno(), buffer.size).close()
         except OSError as error:
             return error.errno or -1
         return 0
@@ -271,9 +251,7 @@ class Consumer:
         data = self._held[sequence].data
         after = data.acquire_fence
         assert after is None or isinstance(after, SyncFile)
-        self._job = start(
-            self._device, data.buffers, self._result, layout=data.layout, after=after
-        )
+        self._job = start(self._device, data.buffers, self._result, data.layout, after)
 
     def release(self, sequence: int, with_job: bool = False) -> None:
         """Release the frame, with the fence of the job that reads it if *with_job*."""

@@ -27,7 +27,6 @@ from contextlib import AbstractContextManager, closing, contextmanager
 import ctypes
 from dataclasses import dataclass, replace
 import fcntl
-from functools import partial
 import os
 from pathlib import Path
 import re
@@ -43,7 +42,7 @@ import numpy as np
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
-from zc_perception.memory.heaps import Heap, open_heap
+from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
 from zc_perception.npu.axl.abi import ImportFlags
@@ -56,22 +55,12 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 
 from .harness import equal
-from .kernel_api import (
-    any_heap,
-    Buffer,
-    BufInfo,
-    bufinfo,
-    HEAP_EXPORTERS,
-    METIS_PARAMETERS,
-    TRACING,
-    write_control,
-)
+from .kernel_api import Buffer, METIS_PARAMETERS, TRACING, write_control
 from ..virtual_result import VirtualResult
 
 MANIFEST = load_manifest(
     str(Path(__file__).resolve().parents[1] / 'models' / 'virtual_metis.yaml')
 )
-HEAPS = tuple(HEAP_EXPORTERS)
 PAGE = os.sysconf('SC_PAGE_SIZE')
 RESULT_SIZE = 4096
 LONG_US = 30_000_000
@@ -107,15 +96,12 @@ def refused(kind: type[Exception], *words: str) -> Iterator[None]:
     raise AssertionError(f'expected {kind.__name__}')
 
 
-def opened_accelerator(**options: Any) -> AxlAccelerator:
-    """Return an accelerator with the virtual model and no short timeout."""
-    npu = AxlAccelerator(AxlAccelerator.own({'timeout': 20.0, **options}))
-    npu.load(MANIFEST)
-    return npu
-
-
-def accelerator(**options: Any) -> AbstractContextManager[AxlAccelerator]:
-    return closing(opened_accelerator(**options))
+@contextmanager
+def accelerator(**options: Any) -> Iterator[AxlAccelerator]:
+    """Yield an accelerator with the virtual model and no short timeout."""
+    with closing(AxlAccelerator(AxlAccelerator.own({'timeout': 20.0, **options}))) as npu:
+        npu.load(MANIFEST)
+        yield npu
 
 
 def card() -> AbstractContextManager[AxlDevice]:
@@ -126,15 +112,13 @@ def start(
     device: AxlDevice,
     source: Sequence[DmaBuf],
     result: DmaBuf,
-    *,
     layout: ImageLayout = LAYOUT,
-    timeout_us: int = LONG_US,
     after: SyncFile | None = None,
 ) -> SyncFile:
     """Let the device read `source` and write `result`, once `after` has signalled."""
     handle = device.import_planes(layout, source, ImportFlags.TO_DEVICE)
     try:
-        return device.submit2(handle, result, 1, timeout_us, after)
+        return device.submit2(handle, result, 1, LONG_US, after)
     finally:
         device.release_import(handle)
 
@@ -182,8 +166,7 @@ _PROBES = (
     'zc/dmabuf_mmap dma_buf_mmap_internal inode=file->f_inode->i_ino',
 )
 _SYNC = 0x40086200
-_EVENT = re.compile(r'-(\d+) +\[\d+\].*?: (dmabuf_\w+|sys_close)(?:: \(.*?\))? (.*)$')
-_BAD_CLOSE = TRACING / 'events/syscalls/sys_exit_close'
+_EVENT = re.compile(r'-(\d+) +\[\d+\].*?: (dmabuf_\w+)(?:: \(.*?\))? (.*)$')
 
 
 @dataclass(frozen=True)
@@ -220,11 +203,6 @@ class Recording:
             name == 'dmabuf_mmap' and int(f['inode']) in inodes for _, name, f in self._events
         )
 
-    @property
-    def bad_closes(self) -> int:
-        """Return how often a descriptor was closed that was not open."""
-        return sum(name == 'sys_close' for _, name, _ in self._events)
-
 
 def _fields(text: str) -> dict[str, str]:
     return dict(pair.split('=', 1) for pair in text.split() if '=' in pair)
@@ -241,14 +219,12 @@ def _install_probes() -> None:
             write_control(TRACING / 'dynamic_events', f'f:{probe}', append=True)
         except OSError:  # arm64 has no fprobes
             write_control(TRACING / 'dynamic_events', f'p:{probe}', append=True)
-    write_control(_BAD_CLOSE / 'filter', 'ret < 0')
-    for event in (TRACING / 'events/zc', _BAD_CLOSE):
-        write_control(event / 'enable', '1')
+    write_control(TRACING / 'events/zc/enable', '1')
 
 
 @contextmanager
 def recorded() -> Iterator[Callable[[], Recording]]:
-    """Record dma-buf calls and bad closes; call the yielded function for the record."""
+    """Record dma-buf calls; call the yielded function for the record."""
     _install_probes()
     (TRACING / 'trace').write_text('')
     write_control(TRACING / 'tracing_on', '1')
@@ -275,10 +251,6 @@ def maps_lines(inode: int) -> list[tuple[int, int, str]]:
     return found
 
 
-def info_of(buffer: DmaBuf) -> BufInfo:
-    return bufinfo()[buffer.identity.inode]
-
-
 @contextmanager
 def buffers(heap: str, *sizes: int) -> Iterator[list[DmaBuf]]:
     made: list[DmaBuf] = []
@@ -301,14 +273,14 @@ def adopted(raw: Buffer, **options: object) -> DmaBuf:
 def pool_of(
     heap: str, layout: ImageLayout, slots: int = 3, **options: Any
 ) -> Iterator[BufferPool]:
-    own, _ = open_heap(heap)
-    made = BufferPool(layout, partial(allocate, own, layout), slots, name='camera', **options)
-    with closing(own), closing(made) as pool:
-        yield pool
+    with closing(open_heap(heap)[0]) as own:
 
+        def allocate() -> tuple[DmaBuf, ...]:
+            sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
+            return tuple(map(own.allocate, sizes))
 
-def allocate(heap: Heap, layout: ImageLayout) -> tuple[DmaBuf, ...]:
-    return tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
+        with closing(BufferPool(layout, allocate, slots, name='camera', **options)) as pool:
+            yield pool
 
 
 def publish(
@@ -340,23 +312,6 @@ def fill(frame: Frame, level: int) -> None:
     with frame.map(write=True) as planes:
         for plane in planes:
             plane[...] = level
-
-
-@contextmanager
-def frames(layout: ImageLayout, heap: str = '', slots: int = 3) -> Iterator[Callable[[], Frame]]:
-    """Yield a maker of random frames, with sequences from 1, written by the package's mapping."""
-    chance = np.random.default_rng(1)
-    with pool_of(heap or any_heap(), layout, slots) as pool:
-        sequences = iter(range(1, 1_000_000))
-
-        def make() -> Frame:
-            frame = publish(pool, sequence=next(sequences))
-            with frame.map(write=True) as planes:
-                for plane in planes:
-                    plane[:] = chance.integers(0, 256, plane.shape, np.uint8)
-            return frame
-
-        yield make
 
 
 def crcs(frame: Frame) -> list[int]:

@@ -21,12 +21,20 @@ Fences of a driver keep two processes and a device apart, whichever process dies
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager, ExitStack
 import errno
+from typing import Any
+import zlib
 
 from waiting import until
 
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.fence import SyncFile
+from zc_perception.npu.axl.device import AxlDevice
+
 from .camera_kit import next_frame
+from .graph_variants import EXPORTERS
 from .harness import check, check_each, check_with_a_heap, equal, settles
 from .kernel_api import any_heap, bufinfo, live, parameters, SYNC_END, SYNC_READ
 from .link_kit import (
@@ -39,6 +47,7 @@ from .link_kit import (
     overwrite,
     PATIENCE_S,
     Remote,
+    RemoteError,
     served,
 )
 from .package_kit import (
@@ -53,6 +62,7 @@ from .package_kit import (
     publish,
     recorded,
     Recording,
+    refused,
     result_crcs,
     RESULT_SIZE,
     start,
@@ -113,11 +123,11 @@ def _expect_touched_by(
     equal({sync.thread for sync in found.syncs(*inodes)}, {consumer.pid}, 'who touched the pixels')
 
 
-@check_each('videobuf2_dma_contig', long=('videobuf2_vmalloc',))
-def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter: str) -> None:
+@check_each('single_dma', long=('single',))
+def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(name: str) -> None:
     with (
         Remote(Consumer) as consumer,
-        camera_of(exporter) as (camera, pool),
+        camera_of(name) as (camera, pool),
         served(pool) as server,
         recorded() as recording,
     ):
@@ -128,7 +138,7 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter
             seen = consumer.call('receive')
             equal(
                 (seen['sequence'], seen['inodes'], bufinfo()[inode].exporter),
-                (sequence, [inode], exporter),
+                (sequence, [inode], EXPORTERS[name]),
                 'the frame',
             )
             equal(consumer.call('pixels', sequence), kernel_crcs(frame), 'CRCs')
@@ -218,7 +228,7 @@ def the_camera_does_not_fill_what_the_consumers_device_reads() -> None:
     with (
         buffers(any_heap(), RESULT_SIZE) as (result,),
         Remote(lambda: Consumer(result=result)) as consumer,
-        camera_of('videobuf2_dma_contig') as (camera, pool),
+        camera_of('single_dma') as (camera, pool),
         served(pool) as server,
         jobs_held() as let_go,
     ):
@@ -292,3 +302,130 @@ def a_killed_consumers_frame_is_not_written_before_its_device_is_done(way: str) 
             (0, 3, 2),
             'retired slots, slots, slots for others',
         )
+
+
+# A user's node publishes frames that a device still writes: consumers wait for the fence.
+
+
+_LOAN, _DESCRIPTOR = 'a loan', 'a buffer of its own'
+
+
+class _Camera:
+    def __init__(self, context: Any, device: AxlDevice, image: DmaBuf, own: list[DmaBuf]) -> None:
+        import rclpy
+
+        from zc_perception import FramePublisher
+
+        self._device, self._image, self._own = device, image, own
+        memory: dict[str, Any] = {'heap': any_heap()}
+        if own:
+            memory = {
+                'fds': [buffer.fileno() for buffer in own],
+                'modifier': LAYOUT.modifier,
+                'strides': [plane.stride for plane in LAYOUT.planes],
+                'offsets': [plane.offset for plane in LAYOUT.planes],
+            }
+        size = {'width': LAYOUT.width, 'height': LAYOUT.height}
+        self.node = rclpy.create_node('camera', context=context)
+        self.publisher = FramePublisher(
+            self.node, 'image', image_encoding='nv12', **size, **memory
+        )
+
+    def _begin(self, target: DmaBuf) -> SyncFile:
+        """Begin a job; its sync_file is the only fence, as the reservation object gets none."""
+        with parameters(reservation_fences=0):
+            return start(self._device, [self._image], target)
+
+    def publish(self) -> SyncFile:
+        if self._own:
+            job = self._begin(self._own[0])
+            assert self.publisher.publish_fd(self._own[0].fileno(), fence=job.fileno())
+            return job
+        pool = self.publisher._pool
+        assert pool is not None
+        free = {slot.index: slot.generation for slot in pool.slots}
+        with self.publisher.loan() as out:
+            (lent,) = [slot for slot in pool.slots if slot.generation != free[slot.index]]
+            job = self._begin(lent.buffers[0])
+            out.set_fence(job.fileno())
+        return job
+
+    def close(self) -> None:
+        self.publisher.destroy()
+        self.node.destroy_node()
+
+
+@contextmanager
+def _camera(way: str) -> Iterator[_Camera]:
+    from .graph_kit import ros
+
+    sizes = [LAYOUT.buffer_size(0)] * (5 if way == _DESCRIPTOR else 1)
+    with (
+        card() as device,
+        buffers(any_heap(), *sizes) as (image, *own),
+        ros() as context,
+        closing(_Camera(context, device, image, own)) as camera,
+    ):
+        yield camera
+
+
+@check_each(_LOAN, _DESCRIPTOR)
+def another_process_and_its_device_wait_for_the_fence_of(way: str) -> None:
+    with (
+        buffers(any_heap(), RESULT_SIZE) as (result,),
+        Remote(lambda: Consumer(result=result)) as consumer,
+        _camera(way) as camera,
+        jobs_held() as let_go,
+    ):
+        server = camera.publisher._server
+        assert server is not None
+        consumer.call('connect', str(server.path))
+        job = camera.publish()
+        equal(consumer.call('receive')['fence'], 'SyncFile', 'what came with FRAME')
+        equal(consumer.call('fence', 0, 0.0), [False, 0], 'signalled, status')
+        with refused(RemoteError, 'did not signal'):
+            consumer.call('pixels', 0)
+        consumer.call('submit', 0)
+        let_go()
+        equal(consumer.call('fence', 0, PATIENCE_S), [True, 1], 'signalled, status')
+        equal(consumer.call('finish_job'), 1, "status of the consumer's job")
+        seen = consumer.call('pixels', 0)
+        equal(result_crcs(result), seen, "what the consumer's device saw, and its CPU")
+        assert seen != level_crcs(0), 'the device wrote nothing'
+        consumer.call('release', 0)
+        job.close()
+
+
+@check
+def a_plain_message_is_made_when_the_device_has_written() -> None:
+    """Check that another thread than the publishing one makes the message."""
+    import rclpy
+    from sensor_msgs.msg import Image
+
+    from zc_perception.nodes.process import ExecutorThread
+
+    from .graph_kit import ros
+
+    pictures: list[list[int]] = []
+
+    def look(message: Image) -> None:
+        luma = LAYOUT.width * LAYOUT.height
+        pictures.append([zlib.crc32(message.data[:luma]), zlib.crc32(message.data[luma:])])
+
+    with ros() as elsewhere, _camera(_LOAN) as camera, ExitStack() as gate:
+        viewer = rclpy.create_node('viewer', context=elsewhere)
+        viewer.create_subscription(Image, 'image', look, 1)
+        spinner = ExecutorThread(elsewhere, lambda: None)
+        spinner.executor.add_node(viewer)
+        spinner.start()
+        gate.callback(viewer.destroy_node)
+        gate.callback(spinner.stop)
+        until(lambda: camera.publisher.statistics().image_readers, 'it is found', PATIENCE_S)
+        let_go = gate.enter_context(jobs_held())
+        job = camera.publish()
+        assert not job.wait(0.0) and not pictures, 'the device has not written yet'
+        let_go()
+        until(lambda: pictures, lambda: str(camera.publisher.statistics()), PATIENCE_S)
+        assert pictures[0] != level_crcs(0), 'it was made too early'
+        equal(camera.publisher.statistics().conversion_errors, 0, 'conversion errors')
+        job.close()

@@ -16,8 +16,8 @@
 """
 Buffers that the CPU and a device share: identity, rights, SYNCs, and fences of a driver.
 
-It checks which DMA_BUF_IOCTL_SYNCs a mapping makes and what ends their wait, and the package's
-view of sync_files and reservation objects.
+It checks which DMA_BUF_IOCTL_SYNCs a mapping makes and what ends their wait, the package's view of
+sync_files and reservation objects, and what the accelerator sees of the pixels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ import signal
 import socket
 import time
 
+import numpy as np
+
 from zc_perception.errors import AcceleratorError, AllocationError
+from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf, is_dmabuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.npu.axl.abi import ImportFlags
@@ -46,6 +49,7 @@ from .kernel_api import (
     bufinfo,
     fence_info,
     HEAP_EXPORTERS,
+    heaps_there,
     is_readable,
     parameters,
     shadow_buffer,
@@ -54,10 +58,13 @@ from .kernel_api import (
     SYNC_WRITE,
 )
 from .package_kit import (
+    accelerator,
     adopted,
     buffers,
     card,
     Child,
+    crcs,
+    device_crcs,
     jobs_held,
     LAYOUT,
     LAYOUTS,
@@ -354,3 +361,35 @@ def an_error_stays_visible_through_merge_and_export() -> None:
 
 
 # Closed pools, without any further call.
+
+
+def _scribble(frame: Frame) -> None:
+    chance = np.random.default_rng(1)
+    with frame.map(write=True) as planes:
+        for plane in planes:
+            plane[:] = chance.integers(0, 256, plane.shape, np.uint8)
+
+
+@check
+def the_device_sees_what_was_written_for_every_heap_and_layout() -> None:
+    with accelerator() as npu:
+        for heap in heaps_there():
+            for name, layout in LAYOUTS.items():
+                with pool_of(heap, layout) as pool, publish(pool) as frame:
+                    _scribble(frame)
+                    equal(device_crcs(npu, frame), crcs(frame), f'CRCs, {heap}, {name}')
+
+
+@check
+def a_frame_is_not_read_before_its_acquire_fence() -> None:
+    with accelerator() as npu, pool_of(any_heap(), LAYOUT) as pool, publish(pool) as first:
+        with parameters(latency_us=2000000):
+            blocker = npu.submit(npu.import_frame(first), first)
+        with publish(pool, acquire_fence=blocker.fence.dup()) as frame:
+            job = npu.submit(npu.import_frame(frame), frame)
+            assert not job.fence.wait(0.02), 'the job did not wait'
+            assert job.fence.wait(60.0) and blocker.fence.wait(0)
+            ends = [fence_info(one.fence.fileno()).timestamp_ns for one in (blocker, job)]
+            assert ends == sorted(ends), 'fence timestamps'
+            job.close()
+        blocker.close()

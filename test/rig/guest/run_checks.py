@@ -45,8 +45,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     'contract': ('check_import', 'check_jobs', 'check_lifetime'),
     # package_negotiation comes last: the heap that it makes stays, and results are taken from it.
     'memory': ('package_memory', 'package_link', 'package_negotiation'),
-    'accelerator': ('package_npu',),
-    'camera': ('camera_streams', 'doctor_checks', 'publisher_fences', 'graph_faults'),
+    'camera': ('camera_streams', 'doctor_checks', 'graph_faults'),
     'gstreamer': ('gstreamer_streams',),
     'usb': ('usb_checks',),
 }

@@ -17,13 +17,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 import subprocess
 import sys
-from typing import Any
 import zlib
 
 from camera.jpeg_kit import jpeg, without_tables
@@ -36,11 +35,9 @@ from zc_perception.camera.v4l2.device import capture_devices, find_device
 from zc_perception.errors import CameraLostError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
-from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.fourcc import fourcc_name
 
-from .camera_kit import configured, next_frame, opened
-from .camera_streams import until_raises
+from .camera_kit import configured, next_frame, opened, streaming, until_raises
 from .graph_faults import PATIENCE_S, streaming_graph
 from .harness import check, check_each, equal
 from .kernel_api import bufinfo
@@ -120,17 +117,6 @@ def plugged(**faults: int) -> Iterator[Webcam]:
         webcam.unplug()
 
 
-@contextmanager
-def streaming(
-    path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any
-) -> Iterator[V4l2Camera]:
-    camera = opened(path, **{'size': SMALL, **options})
-    try:
-        yield configured(camera, consumers, slots)
-    finally:
-        camera.close()
-
-
 def _number_in(frame: Frame) -> int:
     """Return the number in its pixels, all of which must be right."""
     with frame.map() as planes:
@@ -166,7 +152,7 @@ def yuyv_of_a_usb_camera_reaches_the_device_as_the_webcam_sent_it() -> None:
         for _ in range(2):  # the second time a part of a frame is still waiting in the webcam
             ledger = CopyLedger()
             with streaming(
-                webcam.path, [npu.constraints()], pixel_format='YUYV', ledger=ledger
+                webcam.path, [npu.constraints()], size=SMALL, pixel_format='YUYV', ledger=ledger
             ) as camera:
                 equal(
                     (camera.memory, camera.heap_name, camera.framerate),
@@ -242,7 +228,7 @@ def frames_that_a_usb_camera_spoils_are_counted_and_no_others(fault: str) -> Non
     name, _, every = fault.partition('=')
     with (
         plugged(**{name: int(every)}) as webcam,
-        streaming(webcam.path, pixel_format='YUYV') as camera,
+        streaming(webcam.path, size=SMALL, pixel_format='YUYV') as camera,
     ):
         with next_frame(camera) as frame:
             first, ahead = frame.data.sequence, _number_in(frame) - frame.data.sequence
@@ -292,7 +278,7 @@ def a_usb_camera_that_is_unplugged_is_lost_and_found_again(pixel_format: str) ->
 def the_graph_survives_a_usb_camera_that_is_unplugged() -> None:
     webcam = Webcam()
     try:
-        with streaming_graph(webcam.path, {'width': SMALL[0], 'height': SMALL[1]}) as running:
+        with streaming_graph(device=webcam.path, width=SMALL[0], height=SMALL[1]) as running:
             webcam.unplug()
             until(
                 lambda: running.capture.supervisor.condition.losses == 1,

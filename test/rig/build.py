@@ -14,22 +14,118 @@
 # limitations under the License.
 
 """
-The guest's first user space: mount the host's root, run one command, power off.
+What is built for a kernel: the virtual Metis module, and the guest's first user space.
 
-The host's root is below an overlay. The archive is a static busybox and one shell script.
-Everything that differs from run to run (modules to load, the command) is on the share with the
-artifacts, so that the archive is built once per kernel.
+The module is built outside the source tree, once per content. The first user space mounts the
+host's root, runs one command and powers off; the host's root is below an overlay. Its archive is a
+static busybox and one shell script. Everything that differs from run to run (modules to load, the
+command) is on the share with the artifacts, so that the archive is built once per kernel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 import gzip
 import hashlib
+import os
 from pathlib import Path
+import shutil
 import stat
+import subprocess
 
-from .cache import keep_newest
+from . import RigError, RigUnavailable
+from .cache import appearing, keep_newest
 from .packages import BOOT_MODULES, Kernel
+
+_SOURCES = Path(__file__).resolve().parent / 'module'
+
+
+@dataclass(frozen=True)
+class CrossCompiler:
+    """
+    A compiler for another architecture.
+
+    :param prefix: prefix of its programs' names, such as ``aarch64-linux-gnu-``.
+    :param architecture: the kernel's name for it.
+    :param environment: environment of its programs; ``PATH`` leads to them.
+    """
+
+    prefix: str
+    architecture: str
+    environment: Mapping[str, str]
+
+    def options(self, compiler: str) -> list[str]:
+        return [
+            f'ARCH={self.architecture}',
+            f'CROSS_COMPILE={self.prefix}',
+            f'CC={self.prefix}{compiler}',
+        ]
+
+
+def _key(kernel: Kernel, files: list[Path]) -> str:
+    """Return a key that changes with the kernel, and with the name and content of any source."""
+    digest = hashlib.sha256(kernel.version.encode())
+    for path in files:
+        content = path.read_bytes()
+        digest.update(b'\0%s\0%d\0' % (path.name.encode(), len(content)))
+        digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def module(kernel: Kernel, cache: Path, cross: CrossCompiler | None = None) -> Path:
+    """Return the built module; rebuild it only if its sources or the kernel changed."""
+    files = sorted([*_SOURCES.glob('*.[ch]'), _SOURCES / 'Kbuild'])
+    home = cache / 'modules' / _key(kernel, files)
+    built = home / 'metis_virtual.ko'
+    if built.is_file():
+        home.touch()
+        return built
+    compiler = f'{cross.prefix if cross else ""}{kernel.compiler}'
+    environment = {**os.environ, **(cross.environment if cross else {})}
+    missing = [
+        tool for tool in (compiler, 'make') if not shutil.which(tool, path=environment.get('PATH'))
+    ]
+    if missing:
+        raise RigUnavailable(
+            f"building the rig's kernel module needs {' and '.join(missing)}: apt-get install "
+            f'{" ".join(missing)}'
+        )
+    with appearing(home) as scratch:
+        for path in files:
+            shutil.copyfile(path, scratch / path.name)
+        # The empty CONFIG_DEBUG_INFO_BTF_MODULES turns BTF off, which would need pahole.
+        options = [
+            'CONFIG_DEBUG_INFO_BTF_MODULES=',
+            'W=1',
+            'KCFLAGS=-Werror',
+            *(cross.options(kernel.compiler) if cross else ()),
+        ]
+        command = [
+            'make',
+            '-C',
+            str(kernel.headers),
+            f'-j{os.cpu_count() or 1}',
+            f'M={scratch}',
+            *options,
+            'modules',
+        ]
+        result = subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            raise RigError(
+                f"the rig's kernel module did not build for {kernel.version}:\n{result.stdout}"
+            )
+        (scratch / 'build.log').write_text(result.stdout, encoding='utf-8')
+    keep_newest((cache / 'modules').iterdir(), 4)
+    return built
+
 
 #: Where the guest mounts the writable share.
 GUEST_SHARE = '/rig'
@@ -88,7 +184,7 @@ share=$root{GUEST_SHARE}
 chroot $root /bin/sh {GUEST_SHARE}/command.sh > $share/stdout 2> $share/stderr
 rc=$?
 if [ $rc = 124 ]; then
-    # Timed out: what blocked tasks and processors are at (kernel_log.py knows the first line).
+    # Timed out: what blocked tasks and processors are at (machine.py knows the first line).
     echo w > $root/proc/sysrq-trigger
     echo l > $root/proc/sysrq-trigger
 fi
@@ -101,7 +197,7 @@ poweroff -f
 """
 
 
-def build(kernel: Kernel, cache: Path) -> Path:
+def initramfs(kernel: Kernel, cache: Path) -> Path:
     """Return the compressed archive for `kernel`, remade when the script or the kernel changed."""
     key = hashlib.sha256(f'{kernel.version}\n{INIT}'.encode()).hexdigest()[:16]
     target = cache / f'initramfs-{key}.cpio.gz'
