@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from typing import Any
 import zlib
 
-MAGIC = int.from_bytes(b'AXLR', 'little')
-VERSION = 1
 MAX_BOXES = 64
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-import time
 from typing import Any
 
 from camera.camera_options import camera_options
@@ -102,15 +101,6 @@ def next_frame(camera: Camera) -> Frame:
 
 def _at_once() -> None:
     """Don't sleep between two calls: the camera itself waits for its next frame."""
-
-
-def settled(camera: V4l2Camera) -> Frame:
-    """Return a frame that was begun after now, discarding queued and begun ones."""
-    now_ns = time.monotonic_ns()
-    while (frame := next_frame(camera)).data.captured_ns < now_ns:
-        frame.release()
-    frame.release()
-    return next_frame(camera)
 
 
 def capture_until(camera: Camera, condition: Callable[[], bool], what: str) -> None:

@@ -78,7 +78,7 @@ def import_shows_in_bufinfo_and_in_the_trace() -> None:
 
 @check
 def planes_in_two_buffers_are_two_attachments() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48, separate=True) as image, tracing('axl'):
+    with Npu() as npu, make_image(separate=True) as image, tracing('axl'):
         handle = npu.import_planes(image.argument()).handle
         equal(
             [bufinfo()[buffer.inode].attached for buffer in image.buffers()],
@@ -173,7 +173,7 @@ def _wrong_planes(image_bytes: int) -> list[tuple[str, int, dict[str, int]]]:
 
 @check
 def planes_that_leave_the_buffer_are_rejected() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image:
+    with Npu() as npu, make_image() as image:
         for what, index, members in _wrong_planes(image.planes[0].buffer.size):
             argument = image.argument()
             for name, value in members.items():
@@ -191,7 +191,7 @@ def planes_that_leave_the_buffer_are_rejected() -> None:
 
 @check
 def wrong_headers_of_planes_are_rejected() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image:
+    with Npu() as npu, make_image() as image:
         wrong: list[dict[str, int]] = [
             {'num_planes': 1},
             {'num_planes': 3},
@@ -234,7 +234,7 @@ def _call_grown(
 
 @check
 def arguments_may_grow_by_zeros() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(4096) as result:
+    with Npu() as npu, make_image() as image, heap_buffer(4096) as result:
         handle = npu.import_planes(image.argument()).handle
         submit = abi.AxlSubmit2(input_handle=handle, in_fence_fd=-1, result_fd=result.fd)
         for number, argument in ((67, image.argument()), (68, submit), (69, abi.AxlQuery())):
@@ -273,7 +273,7 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     view = ctypes.c_char.from_buffer(memory)
     page = ctypes.addressof(view)
-    with Npu() as npu, make_image('NV12', *SIZE) as image, heap_buffer(4096) as result:
+    with Npu() as npu, make_image() as image, heap_buffer(4096) as result:
         handle = npu.import_planes(image.argument()).handle
         arguments = {
             abi.REQUESTS.import_fd: abi.AxlImportFd(
@@ -310,17 +310,6 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
         )
     del view
     memory.close()
-
-
-def _answers(npu: Npu) -> list[bool]:
-    """Return for each number whether the ioctl exists."""
-    exists = []
-    for name in abi.IOCTL_NUMBERS:
-        try:
-            npu.call_at(getattr(abi.REQUESTS, name), 8)
-        except OSError as error:
-            exists.append(error.errno != errno.ENOTTY)
-    return exists
 
 
 def _expect_right(npu: Npu, image: Image) -> VirtualResult:

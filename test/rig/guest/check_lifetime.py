@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 import ctypes
 import errno
 import os
@@ -31,9 +32,10 @@ from waiting import until
 
 from zc_perception.npu.axl import abi
 
-from .harness import check, equal, expect_nothing_left, raises, together
+from .harness import check, equal, expect_nothing_left, raises
 from .kernel_api import (
     bufinfo,
+    fence_info,
     heap_buffer,
     is_readable,
     LatePage,
@@ -71,7 +73,7 @@ def a_release_in_flight_waits_for_the_job() -> None:
 
 @check
 def close_ends_imports_and_jobs() -> None:
-    with make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+    with make_image() as image, heap_buffer(RESULT_SIZE) as result:
         npu = Npu()
         handles = [npu.import_planes(image.argument()).handle for _ in range(5)]
         with parameters(hang_every=1):
@@ -111,7 +113,7 @@ def sigkill_leaves_nothing_behind() -> None:
     def hold_everything() -> None:
         npu = Npu()
         image = make_image('NV12', 640, 360, separate=True)
-        shadow = make_image('NV12', 64, 48, allocate=shadow_buffer)
+        shadow = make_image(allocate=shadow_buffer)
         result = heap_buffer(RESULT_SIZE)
         handles = [npu.import_planes(item.argument()).handle for item in (image, shadow, image)]
         first = npu.submit2(handles[0], result.fd, timeout_us=60000000)
@@ -143,7 +145,7 @@ def the_module_stays_while_something_of_it_is_used() -> None:
     npu = Npu()
     with raises(errno.EAGAIN, errno.EBUSY):
         _remove_module()
-    image, result = make_image('NV12', 64, 48), heap_buffer(RESULT_SIZE)
+    image, result = make_image(), heap_buffer(RESULT_SIZE)
     with parameters(hang_every=1):
         job = npu.submit(
             npu.import_planes(image.argument()).handle, result.fd, timeout_us=60000000
@@ -161,7 +163,7 @@ def the_module_stays_while_something_of_it_is_used() -> None:
 @check
 def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
     npu, idle = Npu(), Npu()
-    with make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+    with make_image() as image, heap_buffer(RESULT_SIZE) as result:
         inode, node = image.planes[0].buffer.inode, device_path()
         handle = npu.import_planes(image.argument()).handle
         idle.import_planes(image.argument())
@@ -178,7 +180,7 @@ def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
                 )
                 equal([is_readable(fence) for fence in (*fences, waiting)], [True] * 4, 'fences')
                 equal(
-                    [Npu.status(fence) for fence in (*fences, waiting)],
+                    [fence_info(fence).status for fence in (*fences, waiting)],
                     [-errno.ENODEV] * 4,
                     'status',
                 )
@@ -226,7 +228,7 @@ def a_card_waits_for_ioctls_that_use_it() -> None:
         with unbound():
             removed.set()
 
-    with LatePage() as page, make_image('NV12', 64, 48) as image, Npu() as npu:
+    with LatePage() as page, make_image() as image, Npu() as npu:
         calling = threading.Thread(target=import_late, args=(npu, page))
         calling.start()
         page.await_fault()
@@ -252,7 +254,7 @@ def an_unbound_driver_and_busy_files_don_t_meet() -> None:
     done = [0]
 
     def keep_busy() -> None:
-        with make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+        with make_image() as image, heap_buffer(RESULT_SIZE) as result:
             while not stop.is_set():
                 try:
                     with Npu() as npu:
@@ -295,9 +297,15 @@ _LEAST_JOBS = 11
 def threads_race_on_the_same_handles() -> None:
     end = time.monotonic() + _SECONDS
     jobs = 0
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+    with (
+        Npu() as npu,
+        make_image() as image,
+        heap_buffer(RESULT_SIZE) as result,
+        parameters(latency_us=100),
+        ThreadPoolExecutor() as threads,
+    ):
 
-        def worker(seed: int) -> None:
+        def work(seed: int) -> None:
             nonlocal jobs
             chance = random.Random(seed)
             while time.monotonic() < end or jobs < _LEAST_JOBS:
@@ -315,6 +323,6 @@ def threads_race_on_the_same_handles() -> None:
                     if error.errno not in (errno.ENOENT, errno.EBUSY):
                         raise
 
-        with parameters(latency_us=100):
-            together([lambda seed=seed: worker(seed) for seed in range(4)], 600.0)  # type: ignore
+        for worker in [threads.submit(work, seed) for seed in range(4)]:
+            worker.result(600.0)
     expect_nothing_left()

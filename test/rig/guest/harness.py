@@ -25,7 +25,6 @@ import gc
 import json
 import os
 from pathlib import Path
-import threading
 import time
 import traceback
 from typing import Any
@@ -101,27 +100,6 @@ def settles(look: Callable[[], object], expected: object, what: str) -> None:
     """Wait at most 5 s for equality."""
     if not eventually(lambda: look() == expected, 5.0):
         equal(look(), expected, what)
-
-
-def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> None:
-    """Run the workers in threads and raise an exception of any; a late worker is dead-locked."""
-    errors: list[BaseException] = []
-
-    def guarded(worker: Callable[[], None]) -> None:
-        try:
-            worker()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(worker,), daemon=True) for worker in workers]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-        assert not thread.is_alive(), f'a thread did not end within {seconds} s'
-    if errors:
-        raise errors[0]
 
 
 def at_rest() -> dict[str, int]:

@@ -282,9 +282,6 @@ class Consumer:
             'mappings': [[line[1:] for line in maps_lines(inode)] for inode in sorted(inodes)],
         }
 
-    def fds(self) -> int:
-        return open_fds()
-
     def close(self) -> None:
         for frame in self._held.values():
             frame.release()

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 from zc_perception.npu.axl import abi
 
-from .kernel_api import Buffer, Closing, fence_info, FenceInfo, heap_buffer, libc, wait_fence
+from .kernel_api import Buffer, Closing, FenceInfo, heap_buffer, libc, wait_fence
 from ..virtual_result import expected_crcs, FORMATS, fourcc, PlanePixels, VirtualResult
 
 _S = TypeVar('_S', bound=ctypes.LittleEndianStructure)
@@ -118,17 +118,11 @@ class Npu(Closing):
         self.call(abi.REQUESTS.submit2, argument)
         return Job(argument.fence_fd, argument.submit_us, seqno=argument.seqno)
 
-    @staticmethod
-    def status(fence: int) -> int:
-        """Return the status of a job whose fence is readable."""
-        return fence_info(fence).status
-
     def run(self, handle: int) -> VirtualResult:
         """Run one job, which must succeed, and return its result."""
         with heap_buffer(RESULT_SIZE) as result:
-            info = self.submit(handle, result.fd).wait()
-            if info.status != 1:
-                raise AssertionError(f'the job ended with status {info.status}')
+            status = self.submit(handle, result.fd).wait().status
+            assert status == 1, f'the job ended with status {status}'
             return read_result(result)
 
 
@@ -167,12 +161,8 @@ class Image(Closing):
             modifier=0,
         )
         for target, plane in zip(argument.planes, self.planes, strict=False):
-            target.fd, target.stride, target.offset, target.size = (
-                plane.buffer.fd,
-                plane.stride,
-                plane.offset,
-                plane.size,
-            )
+            target.fd, target.stride = plane.buffer.fd, plane.stride
+            target.offset, target.size = plane.offset, plane.size
         return argument
 
     def crcs(self) -> list[int]:
@@ -183,20 +173,15 @@ class Image(Closing):
     def buffers(self) -> list[Buffer]:
         return list({plane.buffer.inode: plane.buffer for plane in self.planes}.values())
 
-    def fill(self) -> None:
-        chance = random.Random(1)
-        for buffer in self.buffers():
-            buffer.write(chance.randbytes(buffer.size))
-
     def close(self) -> None:
         for buffer in self.buffers():
             buffer.close()
 
 
 def make_image(
-    format_name: str,
-    width: int,
-    height: int,
+    format_name: str = 'NV12',
+    width: int = 64,
+    height: int = 48,
     *,
     padding: Sequence[int] = (0, 0, 0, 0),
     gaps: Sequence[int] = (0, 0, 0, 0),
@@ -215,27 +200,25 @@ def make_image(
     buffers = [allocate(size) for size in sizes] if separate else [allocate(end)] * len(places)
     planes = [Plane(buffer, *place) for buffer, place in zip(buffers, places, strict=True)]
     image = Image(format_name, width, height, planes)
-    image.fill()
+    chance = random.Random(1)
+    for buffer in image.buffers():
+        buffer.write(chance.randbytes(buffer.size))
     return image
 
 
 @contextmanager
-def scene(
-    format_name: str = 'NV12', width: int = 64, height: int = 48, **options: Any
-) -> Iterator[tuple[Npu, Image, int, Buffer]]:
+def scene(**options: Any) -> Iterator[tuple[Npu, Image, int, Buffer]]:
     """Yield an open file of the device, an image, its handle, and a buffer for a result."""
     with (
         Npu() as npu,
-        make_image(format_name, width, height, **options) as image,
+        make_image(**options) as image,
         heap_buffer(RESULT_SIZE) as result,
     ):
         yield npu, image, npu.import_planes(image.argument()).handle, result
 
 
 @contextmanager
-def two_files(
-    width: int = 64, height: int = 48
-) -> Iterator[tuple[Npu, int, Npu, int, Image, Buffer]]:
+def two_files(**options: Any) -> Iterator[tuple[Npu, int, Npu, int, Image, Buffer]]:
     """Yield two open files with a handle each of one image, the image and the result buffer."""
-    with scene(width=width, height=height) as (npu, image, handle, result), Npu() as other:
+    with scene(**options) as (npu, image, handle, result), Npu() as other:
         yield npu, handle, other, other.import_planes(image.argument()).handle, image, result

@@ -38,6 +38,7 @@ from typing import Any
 import zlib
 
 import numpy as np
+from waiting import eventually
 
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
@@ -149,11 +150,11 @@ def result_crcs(result: DmaBuf) -> list[int]:
         result.end_cpu_access(CpuAccess.READ)
 
 
-def level_crcs(level: int, layout: ImageLayout = LAYOUT) -> list[int]:
+def level_crcs(level: int) -> list[int]:
     """Return the CRCs of a frame in which every sample is *level*."""
     return [
-        zlib.crc32(bytes([level]) * (plane.row_bytes(layout.width) * plane.rows(layout.height)))
-        for plane in layout.format.planes
+        zlib.crc32(bytes([level]) * (plane.row_bytes(LAYOUT.width) * plane.rows(LAYOUT.height)))
+        for plane in LAYOUT.format.planes
     ]
 
 
@@ -378,12 +379,12 @@ class Child:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-        equal(wait_for(self.pid), -signal.SIGKILL, 'end of the killed child')
+        equal(_wait_for(self.pid), -signal.SIGKILL, 'end of the killed child')
         self.socket.close()
 
     def join(self) -> None:
         self.socket.close()
-        equal(wait_for(self.pid), 0, 'exit status of the child')
+        equal(_wait_for(self.pid), 0, 'exit status of the child')
 
 
 def received(theirs: socket.socket) -> OwnedFd:
@@ -392,15 +393,16 @@ def received(theirs: socket.socket) -> OwnedFd:
     return OwnedFd(fds[0])
 
 
-def wait_for(pid: int, seconds: float = 60.0) -> int:
+def _wait_for(pid: int) -> int:
     """Return a child's exit status, negative for a signal; kill a dead-locked one."""
-    deadline = time.monotonic() + seconds
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise AssertionError(f'a child did not end within {seconds} s')
-        time.sleep(0.002)
+    ended = [0, 0]
+
+    def has_ended() -> bool:
+        ended[:] = os.waitpid(pid, os.WNOHANG)
+        return bool(ended[0])
+
+    if not eventually(has_ended):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise AssertionError('a child did not end')
+    return os.waitstatus_to_exitcode(ended[1])

@@ -23,7 +23,7 @@ the nodes do it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, ExitStack
+from contextlib import closing, ExitStack
 from functools import partial
 import os
 from pathlib import Path
@@ -33,24 +33,21 @@ import traceback
 from types import SimpleNamespace
 from typing import Any
 
-from camera.camera_options import camera_options
 from frame_queues import FrameQueue
 from waiting import eventually
 
 from zc_perception.camera.camera import Camera
-from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.frame import Frame
 from zc_perception.link.bus import BusPublisher, BusSubscription, LinkQos
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.negotiation.agreement import agree
-from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.pixel.fourcc import fourcc_name
 
+from .camera_kit import agreed, opened
 from .graph_variants import HEIGHT, IN_FLIGHT, SINGLE, SLOTS, VIVID_START_OF_EXPOSURE, WIDTH
 from .harness import left_behind
 from .kernel_api import any_heap
@@ -101,17 +98,16 @@ class Spectator(Consumer):
 
 
 class _Inference:
-    def __init__(self, publisher: BusPublisher[Frame], name: str) -> None:
+    def __init__(self, publisher: BusPublisher[Frame]) -> None:
         self.processed = self.failed = 0
-        self.boxes = 0
         self.import_cache = True
         self._ledger = CopyLedger()
         self._stack = ExitStack()
         self._head = make_head(MANIFEST.head)
-        self._receiver = _Receiver(publisher, name, IN_FLIGHT + 1)
+        self._receiver = _Receiver(publisher, 'inference', IN_FLIGHT + 1)
         self._stack.callback(self._receiver.close)
         npu = self._stack.enter_context(accelerator())
-        self._log = self._stack.enter_context(FrameLog('inference', f'/{name}'))
+        self._log = self._stack.enter_context(FrameLog('inference', '/inference'))
         self.scheduler = Scheduler(
             npu,
             self._receiver.queue,
@@ -122,10 +118,7 @@ class _Inference:
         )
         self._stack.callback(self.scheduler.stop)
         self.scheduler.start()
-
-    @property
-    def accelerator(self) -> Any:
-        return self.scheduler.accelerator
+        self.accelerator, self.close = npu, self._stack.close
 
     def keep_imports(self, wanted: bool) -> None:
         self.scheduler.tune({'in_flight': IN_FLIGHT, 'timeout': 60.0, 'import_cache': wanted})
@@ -141,7 +134,6 @@ class _Inference:
         decoded_ns = time.monotonic_ns()
         self._log.processed(entry, done_ns, decoded_ns, time.monotonic_ns(), found)
         self.processed += 1
-        self.boxes += found
 
     def _on_error(self, frame: Frame, error: Exception) -> None:
         self.failed += 1
@@ -171,10 +163,6 @@ class _Inference:
             'copies': _copies(self._ledger),
         }
 
-    def close(self) -> None:
-        self._stack.close()
-
-
 def _copies(ledger: CopyLedger) -> dict[str, dict[str, int]]:
     return {
         reason: {'count': entry.count, 'bytes': entry.bytes}
@@ -183,13 +171,7 @@ def _copies(ledger: CopyLedger) -> dict[str, dict[str, int]]:
 
 
 class PlainGraph:
-    """
-    One camera and one consumer with an accelerator, in this process.
-
-    It runs from its construction until :meth:`close`.
-
-    :param camera: allocated already; it belongs to the graph.
-    """
+    """One camera, allocated and the graph's own, and one consumer; running until :meth:`close`."""
 
     def __init__(self, camera: Camera) -> None:
         self._camera = camera
@@ -200,8 +182,7 @@ class PlainGraph:
             'capture', _QOS, pool_of=lambda frame: frame.pool
         )
         self.problems: list[str] = []
-        self.inference = _Inference(self.publisher, 'inference')
-        self._all_inference = [self.inference]
+        self.inference = _Inference(self.publisher)
         self.graph = SimpleNamespace(
             capture=SimpleNamespace(camera=camera, frame_log=self._log), inference=self.inference
         )
@@ -215,8 +196,8 @@ class PlainGraph:
     def _guarded(self, run: Callable[[], None]) -> None:
         try:
             run()
-        except Exception as error:
-            self.problems.append(repr(error))
+        except Exception:
+            self.problems.append(traceback.format_exc())
 
     def _capture(self) -> None:
         while not self._stop.is_set():
@@ -232,8 +213,7 @@ class PlainGraph:
     def _describe(self) -> None:
         while not self._stop.wait(_DESCRIBE_S):
             self._log.describe(self._facts)
-            for inference in self._all_inference:
-                inference.describe()
+            self.inference.describe()
 
     def _facts(self) -> dict[str, Any]:
         camera, statistics = self._camera, self._camera.statistics()
@@ -262,23 +242,6 @@ class PlainGraph:
     def keep_imports(self, wanted: bool) -> None:
         self.inference.keep_imports(wanted)
 
-    @contextmanager
-    def second_inference(self) -> Iterator[None]:
-        second = _Inference(self.publisher, 'second')
-        self._all_inference.append(second)
-        try:
-            assert eventually(lambda: second.processed > 3, 60), 'the second consumer got no frame'
-            yield
-        finally:
-            self._all_inference.remove(second)
-            second.close()
-
-    def flows(self) -> bool:
-        return (
-            eventually(lambda: self.inference.processed > 3 or bool(self.problems), 60)
-            and not self.problems
-        )
-
     def close(self) -> None:
         self._stop.set()
         for thread in self._threads:
@@ -287,55 +250,35 @@ class PlainGraph:
         self._log.close()
         self._camera.close()
 
-    def __enter__(self) -> PlainGraph:
-        return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def allocated(camera: Camera) -> Camera:
+def _allocated(camera: Camera) -> Camera:
     """Return the camera with buffers that the accelerator takes as well."""
-    own = camera.constraints()
     with accelerator() as npu:
-        camera.allocate(
-            agree(
-                [own, npu.constraints(), BufferConstraints('slots', slots=SLOTS - own.slots)],
-                (camera.width, camera.height),
-            )
-        )
+        agreed(camera, [npu.constraints()], slots=SLOTS)
     return camera
 
 
-def vivid_camera() -> Camera:
-    """Return the kernel's own camera, at :data:`FPS`; its buffers are the driver's."""
-    camera = V4l2Camera(camera_options(device=SINGLE, width=WIDTH, height=HEIGHT, framerate=FPS))
-    camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
-    return allocated(camera)
-
-
-def untouched_camera(heap: Heap) -> Camera:
-    """Return a camera with buffers of a heap, which the CPU never maps."""
-    with unmapped():
-        base = {
-            'heap': heap,
-            'now_ns': time.time_ns,
-            'ledger': CopyLedger(),
-            'seed': 1,
-            'pattern': 'counter',
-        }
-        return allocated(UntouchedCamera(WIDTH, HEIGHT, FPS, 'camera', **base))
-
-
 def _sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
-    """Run :func:`sabotage.sabotaged` on the kernel's camera."""
-    with PlainGraph(vivid_camera()) as running, closing(Spectator(running)) as spectator:
+    """Run :func:`sabotage.sabotaged` on the kernel's camera, whose buffers are the driver's."""
+    camera = opened(SINGLE, size=(WIDTH, HEIGHT), rate=FPS)
+    camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
+    with (
+        closing(PlainGraph(_allocated(camera))) as running,
+        closing(Spectator(running)) as spectator,
+    ):
         yield from sabotaged(running, spectator, names, out)
 
 
 def _of_heap(out: Path, heap: Heap) -> Outcome:
-    with PlainGraph(untouched_camera(heap)) as running:
-        assert running.flows(), running.problems
+    """Run with buffers of a heap, which the CPU never maps."""
+    base = {'heap': heap, 'now_ns': time.time_ns, 'ledger': CopyLedger()}
+    with unmapped():
+        camera = _allocated(
+            UntouchedCamera(WIDTH, HEIGHT, FPS, 'camera', seed=1, pattern='counter', **base)
+        )
+    with closing(PlainGraph(camera)) as running:
+        flowing = eventually(lambda: running.inference.processed > 3 or running.problems, 60)
+        assert flowing and not running.problems, running.problems
         return judged(out)
 
 

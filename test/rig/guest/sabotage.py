@@ -23,7 +23,7 @@ away.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 import mmap
 import os
@@ -32,7 +32,7 @@ import stat
 import subprocess
 import sys
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from waiting import eventually
@@ -58,9 +58,7 @@ def look_at_the_header(frame: Frame) -> None:
 
 class Consumer:
     """
-    One more consumer of the frames, in the nodes' process.
-
-    ``zc_verify`` has to detect what it does with them.
+    One more consumer in the nodes' process; ``zc_verify`` has to detect what it does.
 
     :ivar act: called with each frame, in a thread other than the main one.
     :ivar seen: number of finished frames.
@@ -76,17 +74,8 @@ class Consumer:
         eventually(lambda: self.seen > seen, 10)
 
 
-class Running(Protocol):
-    """A running graph: ``graph_kit.RunningGraph`` with ROS, ``plain_graph.PlainGraph`` without."""
-
-    graph: Any
-    problems: list[str]
-
-    def keep_imports(self, wanted: bool) -> None:
-        """Turn the import cache on or off, as an operator does."""
-
-    def second_inference(self) -> AbstractContextManager[None]:
-        """Add an inference node to this process."""
+#: A running graph: ``graph_kit.RunningGraph`` with ROS, ``plain_graph.PlainGraph`` without.
+Running = Any
 
 
 def _copy_with_numpy(frame: Frame) -> None:
@@ -97,28 +86,6 @@ def _copy_with_numpy(frame: Frame) -> None:
         copy = pixels.copy()
         assert copy.nbytes == buffer.size
         del pixels
-
-
-class _RowCopier:
-    """Makes hundreds of copies, each too small for a memmove probe, from older mappings."""
-
-    def __init__(self) -> None:
-        self._mapped: dict[int, mmap.mmap] = {}
-
-    def __call__(self, frame: Frame) -> None:
-        plane, width = frame.data.planes[0], frame.data.width
-        buffer = frame.data.buffers[plane.buffer]
-        memory = self._mapped.get(buffer.identity.inode)
-        if memory is None:
-            memory = mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ)
-            self._mapped[buffer.identity.inode] = memory
-        starts = range(plane.offset, plane.offset + plane.stride * frame.data.height, plane.stride)
-        rows = [memory[slice(start, start + width)] for start in starts]
-        assert len(rows) == frame.data.height
-
-    def close(self) -> None:
-        for memory in self._mapped.values():
-            memory.close()
 
 
 def _map(frame: Frame) -> None:
@@ -138,13 +105,27 @@ def _spectator_that(act: Callable[[Frame], None], spectator: Consumer) -> Iterat
 
 @contextmanager
 def _copying_rows(spectator: Consumer) -> Iterator[None]:
-    copier = _RowCopier()
+    """Make hundreds of copies, each too small for a memmove probe, from older mappings."""
+    mapped: dict[int, mmap.mmap] = {}
+
+    def copy(frame: Frame) -> None:
+        plane, width = frame.data.planes[0], frame.data.width
+        buffer = frame.data.buffers[plane.buffer]
+        memory = mapped.get(buffer.identity.inode)
+        if memory is None:
+            memory = mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ)
+            mapped[buffer.identity.inode] = memory
+        starts = range(plane.offset, plane.offset + plane.stride * frame.data.height, plane.stride)
+        rows = [memory[slice(start, start + width)] for start in starts]
+        assert len(rows) == frame.data.height
+
     try:
-        with _spectator_that(copier, spectator):
+        with _spectator_that(copy, spectator):
             yield
     finally:
         spectator.settled()
-        copier.close()
+        for memory in mapped.values():
+            memory.close()
 
 
 @contextmanager
