@@ -27,30 +27,16 @@ from rig import RigError, RigUnavailable, tell  # noqa: E402
 from rig.rig import Rig, VIVID_DEFAULT  # noqa: E402
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('what', choices=['run'])
-    parser.add_argument(
-        '-o',
-        '--out',
-        type=Path,
-        default=Path('build/rig'),
-        help='folder for the artifacts ($RIG_OUT)',
-    )
-    parser.add_argument('-t', '--timeout', type=float, default=120.0, help='of the command, s')
-    parser.add_argument(
-        '--vivid',
-        nargs='?',
-        const=VIVID_DEFAULT,
-        help='load the vivid camera, with these parameters',
-    )
-    parser.add_argument('command', nargs='+', help='the command, after --')
-    return parser
-
-
 def main() -> int:
     """Return the guest's status, or 77 unavailable, 125 not finished, 126 kernel complained."""
-    options = _parser().parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add('what', choices=['run'])
+    add('-o', '--out', type=Path, default=Path('build/rig'), help='folder for the artifacts')
+    add('-t', '--timeout', type=float, default=120.0, help='of the command, s')
+    add('--vivid', nargs='?', const=VIVID_DEFAULT, help='load vivid, with these parameters')
+    add('command', nargs='+', help='the command, after --')
+    options = parser.parse_args()
     try:
         result = Rig(install=True).run(
             options.command, timeout=options.timeout, out_dir=options.out, vivid=options.vivid

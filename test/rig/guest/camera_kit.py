@@ -94,13 +94,9 @@ def next_frame(camera: Camera) -> Frame:
         camera.capture,
         lambda: f'a frame: {camera.statistics()} {camera.pool_statistics()}',
         PATIENCE_S,
-        _at_once,
+        lambda: None,  # the camera itself waits for its next frame
     )
     return frame
-
-
-def _at_once() -> None:
-    """Don't sleep between two calls: the camera itself waits for its next frame."""
 
 
 def capture_until(camera: Camera, condition: Callable[[], bool], what: str) -> None:

@@ -25,7 +25,7 @@ import struct
 
 from zc_perception.npu.axl import abi
 
-from .harness import check, equal, expect_nothing_left, raises
+from .harness import check, equal, expect_nothing_left, fails
 from .kernel_api import (
     bufinfo,
     heap_buffer,
@@ -56,24 +56,15 @@ def import_shows_in_bufinfo_and_in_the_trace() -> None:
         equal(bufinfo()[buffer.inode].attached, [NPU], 'attached devices')
         npu.release(got.handle)
         equal(bufinfo()[buffer.inode].attached, [], 'attached devices after release')
-        inode, handle, exporter = (
-            str(buffer.inode),
-            str(got.handle),
-            bufinfo()[buffer.inode].exporter,
-        )
-        expected = {
-            'handle': handle,
-            'inode': inode,
-            'exporter': exporter,
+        released = {'handle': str(got.handle), 'inode': str(buffer.inode)}
+        imported = {
+            **released,
+            'exporter': bufinfo()[buffer.inode].exporter,
             'iova': hex(got.iova_base),
             'size': str(buffer.size),
         }
-        equal(trace_events('axl_dmabuf_import'), [expected], 'import event')
-        equal(
-            trace_events('axl_dmabuf_release'),
-            [{'handle': handle, 'inode': inode}],
-            'release event',
-        )
+        equal(trace_events('axl_dmabuf_import'), [imported], 'import event')
+        equal(trace_events('axl_dmabuf_release'), [released], 'release event')
 
 
 @check
@@ -98,15 +89,11 @@ def planes_in_two_buffers_are_two_attachments() -> None:
 @check
 def a_second_import_is_a_second_handle() -> None:
     with Npu() as npu, heap_buffer(BYTES) as buffer:
-        first, second = (
-            npu.import_fd(buffer.fd, SIZE).handle,
-            npu.import_fd(buffer.fd, SIZE).handle,
-        )
+        first, second = (npu.import_fd(buffer.fd, SIZE).handle for _ in range(2))
         assert first != second, 'both imports have the same handle'
         equal(bufinfo()[buffer.inode].attached, [NPU] * 2, 'attached devices')
         npu.release(first)
-        with raises(errno.ENOENT):
-            npu.release(first)
+        fails(errno.ENOENT, npu.release, first)
         npu.release(second)
         third = npu.import_fd(buffer.fd, SIZE).handle
         assert third not in (first, second), 'a stale handle would be valid again'
@@ -118,12 +105,10 @@ def import_rejects_bad_fds() -> None:
         closed = os.dup(buffer.fd)
         os.close(closed)
         for fd in (closed, -1):
-            with raises(errno.EBADF):
-                npu.import_fd(fd, SIZE)
+            fails(errno.EBADF, npu.import_fd, fd, SIZE)
         other = os.memfd_create('no dma-buf')
         os.ftruncate(other, BYTES)
-        with raises(errno.EINVAL):
-            npu.import_fd(other, SIZE)
+        fails(errno.EINVAL, npu.import_fd, other, SIZE)
         os.close(other)
 
 
@@ -131,15 +116,12 @@ def import_rejects_bad_fds() -> None:
 def import_rejects_bad_flags_formats_and_sizes() -> None:
     with Npu() as npu, heap_buffer(BYTES) as buffer:
         for flags in (0, 3, 5, 6, 7, 8, 9, 1 << 31):
-            with raises(errno.EINVAL):
-                npu.import_fd(buffer.fd, SIZE, flags=flags)
+            fails(errno.EINVAL, npu.import_fd, buffer.fd, SIZE, flags=flags)
         for pixfmt in ('P010', 'XXXX'):
-            with raises(errno.EINVAL):
-                npu.import_fd(buffer.fd, SIZE, pixfmt)
+            fails(errno.EINVAL, npu.import_fd, buffer.fd, SIZE, pixfmt)
         too_large = (64, buffer.size // 96 + 2)
         for size in ((0, 48), (64, 0), too_large, (5000, 1), (1, 5000), (0xFFFFFFFF, 0xFFFFFFFF)):
-            with raises(errno.EINVAL):
-                npu.import_fd(buffer.fd, size)
+            fails(errno.EINVAL, npu.import_fd, buffer.fd, size)
         for size in ((64, buffer.size // 96), (1, 1), (63, 47)):
             npu.release(npu.import_fd(buffer.fd, size).handle)
 
@@ -149,38 +131,30 @@ def a_read_only_buffer_is_not_imported_for_writing() -> None:
     with Npu() as npu, heap_buffer(BYTES, os.O_RDONLY) as buffer, heap_buffer(BYTES) as writable:
         handle = npu.import_fd(buffer.fd, SIZE).handle
         for flags in (abi.ImportFlags.FROM_DEVICE, abi.ImportFlags.BIDIRECTIONAL):
-            with raises(errno.EACCES):
-                npu.import_fd(buffer.fd, SIZE, flags=flags)
+            fails(errno.EACCES, npu.import_fd, buffer.fd, SIZE, flags=flags)
             npu.release(npu.import_fd(writable.fd, SIZE, flags=flags).handle)
-        with raises(errno.EACCES):
-            npu.submit(handle, buffer.fd)
-
-
-def _wrong_planes(image_bytes: int) -> list[tuple[str, int, dict[str, int]]]:
-    """Return (name, index of the plane, members to change)."""
-    return [
-        ('stride below a row', 0, {'stride': 63}),
-        ('stride 0', 0, {'stride': 0}),
-        ('size of one byte too little', 0, {'size': 64 * 48 - 1}),
-        ('size 0', 1, {'size': 0}),
-        ('end one byte behind the buffer', 1, {'offset': image_bytes - 64 * 24 + 1}),
-        ('offset behind the buffer', 0, {'offset': image_bytes}),
-        ('offset + size wraps around', 0, {'offset': 2**64 - 64}),
-        ('size of all', 0, {'size': 2**64 - 1}),
-        ('stride times rows over 32 bits', 0, {'stride': 0xFFFFFFFF}),
-    ]
+        fails(errno.EACCES, npu.submit, handle, buffer.fd)
 
 
 @check
 def planes_that_leave_the_buffer_are_rejected() -> None:
     with Npu() as npu, make_image() as image:
-        for what, index, members in _wrong_planes(image.planes[0].buffer.size):
+        size = image.planes[0].buffer.size
+        for what, index, name, value in (
+            ('stride below a row', 0, 'stride', 63),
+            ('stride 0', 0, 'stride', 0),
+            ('size of one byte too little', 0, 'size', 64 * 48 - 1),
+            ('size 0', 1, 'size', 0),
+            ('end one byte behind the buffer', 1, 'offset', size - 64 * 24 + 1),
+            ('offset behind the buffer', 0, 'offset', size),
+            ('offset + size wraps around', 0, 'offset', 2**64 - 64),
+            ('size of all', 0, 'size', 2**64 - 1),
+            ('stride times rows over 32 bits', 0, 'stride', 0xFFFFFFFF),
+        ):
             argument = image.argument()
-            for name, value in members.items():
-                setattr(argument.planes[index], name, value)
+            setattr(argument.planes[index], name, value)
             try:
-                with raises(errno.EINVAL):
-                    npu.import_planes(argument)
+                fails(errno.EINVAL, npu.import_planes, argument)
             except AssertionError as error:
                 raise AssertionError(f'{what}: {error}') from error
         # The last row needs no padding after it.
@@ -192,32 +166,23 @@ def planes_that_leave_the_buffer_are_rejected() -> None:
 @check
 def wrong_headers_of_planes_are_rejected() -> None:
     with Npu() as npu, make_image() as image:
-        wrong: list[dict[str, int]] = [
-            {'num_planes': 1},
-            {'num_planes': 3},
-            {'num_planes': 0},
-            {'num_planes': 0xFFFFFFFF},
-            {'pad': 1},
-            {'flags': 0},
-            {'flags': 8},
-            {'modifier': 0x0100000000000002},
-            {'modifier': 0x00FFFFFFFFFFFFFF},
-            {'width': 0},
-            {'height': 0},
-            {'struct_size': ctypes.sizeof(abi.AxlImportPlanes) - 8},
-            {'struct_size': 0},
-        ]
-        for members in wrong:
-            argument = image.argument()
-            for name, value in members.items():
+        for name, *values in (
+            ('num_planes', 1, 3, 0, 0xFFFFFFFF),
+            ('pad', 1),
+            ('flags', 0, 8),
+            ('modifier', 0x0100000000000002, 0x00FFFFFFFFFFFFFF),
+            ('width', 0),
+            ('height', 0),
+            ('struct_size', ctypes.sizeof(abi.AxlImportPlanes) - 8, 0),
+        ):
+            for value in values:
+                argument = image.argument()
                 setattr(argument, name, value)
-            with raises(errno.EINVAL):
-                npu.import_planes(argument)
+                fails(errno.EINVAL, npu.import_planes, argument)
         for index in range(2):
             argument = image.argument()
             argument.planes[index].fd = -1
-            with raises(errno.EBADF):
-                npu.import_planes(argument)
+            fails(errno.EBADF, npu.import_planes, argument)
         expect_nothing_left()
 
 
@@ -248,8 +213,7 @@ def arguments_may_grow_by_zeros() -> None:
                         Job(abi.AxlSubmit2.from_buffer_copy(got).fence_fd, 0).wait()
             code = abi.ioc(3, 'U', number, size + 8)
             for tail in (bytes(7) + b'\1', b'\1' + bytes(7), bytes(mmap.PAGESIZE)):
-                with raises(errno.E2BIG):
-                    _call_grown(npu, code, argument, tail)
+                fails(errno.E2BIG, _call_grown, npu, code, argument, tail)
 
 
 @check
@@ -257,15 +221,11 @@ def handles_belong_to_their_open_file() -> None:
     with Npu() as npu, Npu() as other, heap_buffer(BYTES) as buffer:
         handle = npu.import_fd(buffer.fd, SIZE).handle
         for wrong in (0, handle + 1, 0xFFFFFFFF):
-            with raises(errno.ENOENT):
-                npu.release(wrong)
-        with raises(errno.ENOENT):
-            other.release(handle)
-        with raises(errno.ENOENT):
-            other.submit(handle, buffer.fd)
+            fails(errno.ENOENT, npu.release, wrong)
+        fails(errno.ENOENT, other.release, handle)
+        fails(errno.ENOENT, other.submit, handle, buffer.fd)
         npu.release(handle)
-        with raises(errno.ENOENT):
-            npu.release(handle)
+        fails(errno.ENOENT, npu.release, handle)
 
 
 @check
@@ -273,6 +233,7 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     view = ctypes.c_char.from_buffer(memory)
     page = ctypes.addressof(view)
+    whole = ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE)
     with Npu() as npu, make_image() as image, heap_buffer(4096) as result:
         handle = npu.import_planes(image.argument()).handle
         arguments = {
@@ -290,24 +251,14 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
             abi.REQUESTS.query: abi.AxlQuery(struct_size=ctypes.sizeof(abi.AxlQuery)),
         }
         for request, argument in arguments.items():
-            with raises(errno.EFAULT):
-                npu.call_at(request, 8)
+            fails(errno.EFAULT, npu.call_at, request, 8)
             ctypes.memmove(page, bytes(argument), ctypes.sizeof(argument))
-            libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ)
-            with raises(errno.EFAULT):
-                npu.call_at(request, page)
-            libc.mprotect(
-                ctypes.c_void_p(page),
-                ctypes.c_size_t(mmap.PAGESIZE),
-                mmap.PROT_READ | mmap.PROT_WRITE,
-            )
-        with raises(errno.EFAULT):
-            npu.call_at(abi.REQUESTS.release_import, 8)
-        equal(
-            [live()[what] for what in ('attachments', 'imports', 'jobs')],
-            [1, 1, 0],
-            'live objects',
-        )
+            libc.mprotect(*whole, mmap.PROT_READ)
+            fails(errno.EFAULT, npu.call_at, request, page)
+            libc.mprotect(*whole, mmap.PROT_READ | mmap.PROT_WRITE)
+        fails(errno.EFAULT, npu.call_at, abi.REQUESTS.release_import, 8)
+        held = [live()[what] for what in ('attachments', 'imports', 'jobs')]
+        equal(held, [1, 1, 0], 'live objects')
     del view
     memory.close()
 
@@ -365,16 +316,11 @@ def a_wrong_layout_is_a_wrong_crc() -> None:
         for index in range(2):
             for member, change in (('offset', 1), ('offset', -1), ('stride', 1), ('stride', -32)):
                 argument = image.argument()
-                setattr(
-                    argument.planes[index],
-                    member,
-                    getattr(argument.planes[index], member) + change,
-                )
-                argument.planes[index].size -= 32 if change > 0 else 0
+                plane = argument.planes[index]
+                setattr(plane, member, getattr(plane, member) + change)
+                plane.size -= 32 if change > 0 else 0
                 if member == 'stride' and change > 0:
-                    argument.planes[index].size = (
-                        argument.planes[index].stride * 96 // (index + 1) - 1
-                    )
+                    plane.size = plane.stride * 96 // (index + 1) - 1
                 handle = npu.import_planes(argument).handle
                 got = npu.run(handle).crcs()
                 npu.release(handle)

@@ -25,7 +25,7 @@ import time
 
 from zc_perception.npu.axl import abi
 
-from .harness import check, equal, raises, settles
+from .harness import check, equal, fails, raises, settles
 from .kernel_api import (
     bufinfo,
     fence_info,
@@ -50,16 +50,12 @@ from .npu_client import Npu, read_result, RESULT_SIZE, scene, two_files
 def submit_rejects_bad_arguments() -> None:
     with scene() as (npu, _image, handle, result):
         for wrong in (0, handle + 1):
-            with raises(errno.ENOENT):
-                npu.submit(wrong, result.fd)
-            with raises(errno.ENOENT):
-                npu.submit2(wrong, result.fd)
+            fails(errno.ENOENT, npu.submit, wrong, result.fd)
+            fails(errno.ENOENT, npu.submit2, wrong, result.fd)
         for fd in (-1, 9999):
-            with raises(errno.EBADF):
-                npu.submit(handle, fd)
+            fails(errno.EBADF, npu.submit, handle, fd)
         other = os.memfd_create('no dma-buf')
-        with raises(errno.EINVAL):
-            npu.submit(handle, other)
+        fails(errno.EINVAL, npu.submit, handle, other)
         os.close(other)
         with raises(errno.EINVAL):
             npu.call(
@@ -71,11 +67,9 @@ def submit_rejects_bad_arguments() -> None:
             argument = abi.AxlSubmit2(
                 input_handle=handle, in_fence_fd=-1, result_fd=result.fd, **members
             )
-            with raises(errno.EINVAL):
-                npu.call(abi.REQUESTS.submit2, argument)
+            fails(errno.EINVAL, npu.call, abi.REQUESTS.submit2, argument)
         output = npu.import_fd(result.fd, (16, 16), flags=abi.ImportFlags.FROM_DEVICE).handle
-        with raises(errno.EINVAL):
-            npu.submit(output, result.fd)
+        fails(errno.EINVAL, npu.submit, output, result.fd)
         equal(live()['jobs'], 0, 'jobs after so many mistakes')
 
 
@@ -107,8 +101,7 @@ def more_jobs_than_max_in_flight_are_busy() -> None:
             with parameters(hang_every=1):
                 fences = [npu.submit(handle, result.fd).fence for _ in range(2)]
             for _ in range(3):
-                with raises(errno.EBUSY):
-                    npu.submit(handle, result.fd)
+                fails(errno.EBUSY, npu.submit, handle, result.fd)
             # Each open file has a queue of its own.
             equal(other.submit(other_handle, result.fd).wait().status, 1, 'status in another file')
         npu.close()
@@ -232,8 +225,7 @@ def acquire_fences_must_be_sync_files() -> None:
             (-2, errno.EBADF),
             (9999, errno.EBADF),
         ):
-            with raises(number):
-                npu.submit2(handle, result.fd, in_fence=fd)
+            fails(number, npu.submit2, handle, result.fd, in_fence=fd)
         os.close(eventfd)
 
 
@@ -315,8 +307,7 @@ def the_shipped_driver_attaches_one_buffer_and_knows_nothing_else() -> None:
                 _call(npu, DETACH, buffer.fd)
                 equal(bufinfo()[buffer.inode].attached, [], 'attached devices after detaching')
             for fd, number in ((memory, errno.EINVAL), (9999, errno.EBADF)):
-                with raises(number):
-                    _call(npu, ATTACH, fd)
+                fails(number, _call, npu, ATTACH, fd)
             with parameters(shipped_error=errno.ENOMEM), raises(errno.ENOMEM):
                 _call(npu, ATTACH, first.fd)
             for name in abi.IOCTL_NUMBERS:

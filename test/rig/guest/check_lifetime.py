@@ -32,7 +32,7 @@ from waiting import until
 
 from zc_perception.npu.axl import abi
 
-from .harness import check, equal, expect_nothing_left, raises
+from .harness import check, equal, expect_nothing_left, fails, raises
 from .kernel_api import (
     bufinfo,
     fence_info,
@@ -59,10 +59,8 @@ def a_release_in_flight_waits_for_the_job() -> None:
         with parameters(latency_us=2000000):
             jobs = [npu.submit(handle, result.fd), npu.submit(handle, result.fd)]
             npu.release(handle)
-            with raises(errno.ENOENT):
-                npu.release(handle)
-            with raises(errno.ENOENT):
-                npu.submit(handle, result.fd)
+            fails(errno.ENOENT, npu.release, handle)
+            fails(errno.ENOENT, npu.submit, handle, result.fd)
             jobs[0].wait()
             equal(len(bufinfo()[inode].attached), 1, 'attachments while a job runs')
             equal(trace_events('axl_dmabuf_release'), [], 'release events while a job runs')
@@ -189,12 +187,9 @@ def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
                     ([], []),
                     'attached devices',
                 )
-                with raises(errno.ENODEV):
-                    npu.import_planes(image.argument())
-                with raises(errno.ENODEV):
-                    npu.submit(handle, result.fd)
-                with raises(errno.ENODEV):
-                    idle.release(1)
+                fails(errno.ENODEV, npu.import_planes, image.argument())
+                fails(errno.ENODEV, npu.submit, handle, result.fd)
+                fails(errno.ENODEV, idle.release, 1)
                 assert not os.path.exists(node), 'the node is still there'
         with Npu() as again:
             equal(

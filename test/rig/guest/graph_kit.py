@@ -41,20 +41,15 @@ MODEL = str(TEST / 'rig' / 'models' / 'virtual_metis.yaml')
 
 
 class PlainSubscriber:
-    """A process that imports standard messages only; it subscribes to all runs."""
+    """A process that imports standard messages only; it subscribes to all runs from now on."""
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name('plain_subscriber.py'))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-
-    def wait_until_listening(self) -> None:
-        """Wait until it subscribes: its imports are slow, so start it first and wait late."""
-        assert (
-            self._process.stdout is not None
-            and self._process.stdout.readline().strip() == 'listening'
-        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().strip() == 'listening'
 
     def stamps(self) -> set[int]:
         """End it; return the stamps of all detections that it received."""

@@ -233,8 +233,6 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [argument.split(':') for argument in arguments]
     judged = any(verified != '0' for _, _, verified, *_ in chosen)
     subscriber = PlainSubscriber() if judged else None
-    if subscriber is not None:
-        subscriber.wait_until_listening()
     results = {}
     for name, frames, verified, *options in chosen:
         began = time.monotonic()

@@ -91,6 +91,12 @@ def raises(*numbers: int) -> Iterator[None]:
     )
 
 
+def fails(number: int, call: Callable[..., object], *arguments: Any, **options: Any) -> None:
+    """Expect this errno of the call."""
+    with raises(number):
+        call(*arguments, **options)
+
+
 def equal(got: object, expected: object, what: str = 'value') -> None:
     if got != expected:
         raise AssertionError(f'{what}: expected {expected!r}, got {got!r}')
@@ -123,21 +129,9 @@ def left_behind() -> dict[str, Any]:
 
 
 def _open_fds() -> set[int]:
-    with os.scandir('/proc/self/fd') as entries:
-        fds = {int(entry.name) for entry in entries}
-    return {fd for fd in fds if _is_open(fd)}
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
-
-
-def _said(text: str) -> str:
-    return 'not here' if text.startswith(NOT_HERE) else 'FAILED' if text else 'passed'
+    """Return the open descriptors, without the one that lists them."""
+    names = os.listdir('/proc/self/fd')
+    return {int(name) for name in names if os.path.exists(f'/proc/self/fd/{name}')}
 
 
 def run(checks: dict[str, Check], results: Path) -> bool:
@@ -176,8 +170,8 @@ def run(checks: dict[str, Check], results: Path) -> bool:
             gc.collect()
             for fd in _open_fds() - fds:
                 os.close(fd)
-        print(f'{time.monotonic() - started:7.2f} s  {_said(outcome[name])}  {name}', flush=True)
-        if outcome[name]:
-            print(outcome[name], flush=True)
+        text = outcome[name]
+        said = 'not here' if text.startswith(NOT_HERE) else 'FAILED' if text else 'passed'
+        print(f'{time.monotonic() - started:7.2f} s  {said}  {name}\n{text}'.rstrip(), flush=True)
         results.write_text(json.dumps(outcome, indent=1))
     return not any(text and not text.startswith(NOT_HERE) for text in outcome.values())

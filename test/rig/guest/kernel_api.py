@@ -238,11 +238,10 @@ def _text(data: bytes) -> str:
 class BufInfo:
     size: int
     exporter: str
-    name: str = ''
     attached: list[str] = field(default_factory=list)
 
 
-_OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t[0-9a-f]{8}\t(\S+)\t(\d{8,})\t(.*)')
+_OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t[0-9a-f]{8}\t(\S+)\t(\d{8,})\t')
 
 
 def bufinfo() -> dict[int, BufInfo]:
@@ -253,7 +252,7 @@ def bufinfo() -> dict[int, BufInfo]:
     for line in (DEBUGFS / 'dma_buf/bufinfo').read_text(errors='replace').splitlines():
         match = _OBJECT.match(line)
         if match:
-            current = found[int(match[3])] = BufInfo(int(match[1]), match[2], match[4].strip())
+            current = found[int(match[3])] = BufInfo(int(match[1]), match[2])
         elif line.strip() == 'Attached Devices:':
             attached = True
             continue

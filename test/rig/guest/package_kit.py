@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 import ctypes
-from dataclasses import dataclass, replace
+from dataclasses import replace
 import fcntl
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ import signal
 import socket
 import struct
 import time
-from typing import Any
+from typing import Any, NamedTuple
 import zlib
 
 import numpy as np
@@ -170,43 +170,36 @@ _SYNC = 0x40086200
 _EVENT = re.compile(r'-(\d+) +\[\d+\].*?: (dmabuf_\w+)(?:: \(.*?\))? (.*)$')
 
 
-@dataclass(frozen=True)
-class Sync:
-    """A DMA_BUF_IOCTL_SYNC in the kernel: thread, buffer, flags (1 READ, 2 WRITE, 4 END)."""
+class Sync(NamedTuple):
+    """A DMA_BUF_IOCTL_SYNC in the kernel: its thread and flags (1 READ, 2 WRITE, 4 END)."""
 
     thread: int
-    inode: int
     flags: int
 
 
 class Recording:
     def __init__(self, text: str) -> None:
         self._events = [
-            (int(m[1]), m[2], _fields(m[3])) for m in map(_EVENT.search, text.splitlines()) if m
+            (int(m[1]), m[2], dict(pair.split('=', 1) for pair in m[3].split() if '=' in pair))
+            for m in map(_EVENT.search, text.splitlines())
+            if m
         ]
 
     def syncs(self, *inodes: int, result: int = 0) -> list[Sync]:
-        """Return SYNCs of these buffers (or all) with this `result` (0: success), in order."""
+        """Return SYNCs of these buffers with this `result` (0: success), in order."""
         return [
-            Sync(thread, int(f['inode']), int(f['flags']))
+            Sync(thread, int(f['flags']))
             for thread, name, f in self._events
-            if name == 'dmabuf_ioctl'
-            and int(f['request'], 16) == _SYNC
-            and int(f['result']) == result
-            if not inodes or int(f['inode']) in inodes
+            if name == 'dmabuf_ioctl' and int(f['inode']) in inodes
+            if int(f['request'], 16) == _SYNC and int(f['result']) == result
         ]
 
     def flags(self, *inodes: int) -> list[int]:
         return [sync.flags for sync in self.syncs(*inodes)]
 
-    def mappings(self, *inodes: int) -> int:
-        return sum(
-            name == 'dmabuf_mmap' and int(f['inode']) in inodes for _, name, f in self._events
-        )
-
-
-def _fields(text: str) -> dict[str, str]:
-    return dict(pair.split('=', 1) for pair in text.split() if '=' in pair)
+    def mappings(self, inode: int) -> int:
+        found = [f for _, name, f in self._events if name == 'dmabuf_mmap']
+        return sum(int(f['inode']) == inode for f in found)
 
 
 def _install_probes() -> None:

@@ -61,42 +61,6 @@ _DESCRIBE_S = 0.5
 _QOS = LinkQos(1)
 
 
-class _Receiver:
-    def __init__(self, publisher: BusPublisher[Frame], name: str, held: int) -> None:
-        self._publisher = publisher
-        self.queue = FrameQueue(1)
-        self.subscription = BusSubscription(name, _QOS, self.queue, held=held)
-        publisher.rematch((*publisher.matched, self.subscription))
-
-    def close(self) -> None:
-        self._publisher.rematch(
-            tuple(one for one in self._publisher.matched if one is not self.subscription)
-        )
-        self.queue.close()
-
-
-class Spectator(Consumer):
-    def __init__(self, graph: PlainGraph) -> None:
-        super().__init__()
-        self._receiver = _Receiver(graph.publisher, 'spectator', 1)
-        self._stop = False
-        self._thread = threading.Thread(target=self._run, name='spectator')
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop:
-            frame = self._receiver.queue.get(0.2)
-            if frame is not None:
-                with frame:
-                    self.act(frame)
-                self.seen += 1
-
-    def close(self) -> None:
-        self._stop = True
-        self._thread.join()
-        self._receiver.close()
-
-
 class _Inference:
     def __init__(self, publisher: BusPublisher[Frame]) -> None:
         self.processed = self.failed = 0
@@ -104,13 +68,15 @@ class _Inference:
         self._ledger = CopyLedger()
         self._stack = ExitStack()
         self._head = make_head(MANIFEST.head)
-        self._receiver = _Receiver(publisher, 'inference', IN_FLIGHT + 1)
-        self._stack.callback(self._receiver.close)
+        frames = FrameQueue(1)
+        self._stack.callback(frames.close)
+        publisher.rematch((BusSubscription('inference', _QOS, frames, held=IN_FLIGHT + 1),))
+        self._stack.callback(publisher.rematch, ())
         npu = self._stack.enter_context(accelerator())
         self._log = self._stack.enter_context(FrameLog('inference', '/inference'))
         self.scheduler = Scheduler(
             npu,
-            self._receiver.queue,
+            frames,
             self._on_result,
             self._on_error,
             in_flight=IN_FLIGHT,
@@ -170,10 +136,15 @@ def _copies(ledger: CopyLedger) -> dict[str, dict[str, int]]:
     }
 
 
-class PlainGraph:
-    """One camera, allocated and the graph's own, and one consumer; running until :meth:`close`."""
+class PlainGraph(Consumer):
+    """
+    One camera, allocated and the graph's own, and one consumer; running until :meth:`close`.
+
+    The thread of the camera is the saboteur's, too.
+    """
 
     def __init__(self, camera: Camera) -> None:
+        super().__init__()
         self._camera = camera
         self._ledger = CopyLedger()
         self._stop = threading.Event()
@@ -209,6 +180,8 @@ class PlainGraph:
                 began_ns = time.monotonic_ns()
                 self.publisher.publish(frame)
                 self._log.published(frame, began_ns, time.monotonic_ns())
+                self.act(frame)
+            self.seen += 1
 
     def _describe(self) -> None:
         while not self._stop.wait(_DESCRIBE_S):
@@ -262,11 +235,8 @@ def _sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]
     """Run :func:`sabotage.sabotaged` on the kernel's camera, whose buffers are the driver's."""
     camera = opened(SINGLE, size=(WIDTH, HEIGHT), rate=FPS)
     camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
-    with (
-        closing(PlainGraph(_allocated(camera))) as running,
-        closing(Spectator(running)) as spectator,
-    ):
-        yield from sabotaged(running, spectator, names, out)
+    with closing(PlainGraph(_allocated(camera))) as running:
+        yield from sabotaged(running, running, names, out)
 
 
 def _of_heap(out: Path, heap: Heap) -> Outcome:

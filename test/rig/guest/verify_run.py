@@ -27,6 +27,7 @@ because a probe of memmove is hit by all processes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 import os
 from pathlib import Path
 import signal
@@ -73,53 +74,31 @@ def _attached() -> dict[str, str]:
     return {str(inode): info.exporter for inode, info in bufinfo().items() if NPU in info.attached}
 
 
-class TwoNodes:
+def _attached_to(out: Path) -> Outcome:
     """
-    Nodes that run before ``zc_verify`` starts, which has to find them.
+    Attach to nodes that run before ``zc_verify`` starts, which has to find them.
 
-    They start as ``split_process.launch.py`` starts them; frames that come as messages are an
-    error.
+    They start as ``split_process.launch.py`` starts them, with a card that reads rows only at
+    multiples of 64 bytes; frames that come as messages are an error.
     """
+    log = out / f'{ATTACHED}.log'
+    command = _command(out, SPLIT, copy_free='required', max_rate=float(SLOW_FPS), timeout=60.0)
+    with parameters(stride_align=64), log.open('w') as file:
+        nodes = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
-    def __init__(self, out: Path) -> None:
-        self._out = out
-        self._log = out / f'{ATTACHED}.log'
-        with self._log.open('w') as log:
-            self._nodes = subprocess.Popen(
-                _command(out, SPLIT, copy_free='required', max_rate=float(SLOW_FPS), timeout=60.0),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        def is_imported() -> bool:
+            assert nodes.poll() is None, 'the nodes ended'
+            return 'videobuf2_dma_contig' in _attached().values()
 
-    def _goes_on(self) -> None:
-        assert self._nodes.poll() is None, 'the nodes ended'
-        time.sleep(0.1)
-
-    def judged(self) -> Outcome:
-        """Return the verdict, once frames flow."""
         try:
-            until(
-                lambda: 'videobuf2_dma_contig' in _attached().values(),
-                'a frame is imported',
-                _PATIENCE_S,
-                self._goes_on,
-            )
+            until(is_imported, 'a frame is imported', _PATIENCE_S, lambda: time.sleep(0.1))
             use_one_cpu()
-            outcome = judged(self._out / ATTACHED, [])
+            outcome = judged(out / ATTACHED, [])
             outcome['attached'] = _attached()
         finally:
-            self._nodes.send_signal(signal.SIGINT)
-            status = self._nodes.wait(60)
-        outcome['nodes_exit'] = status
-        outcome['log'] = self._log.read_text().splitlines()
-        return outcome
-
-
-def _attached_to(out: Path) -> Outcome:
-    """Attach to a card that reads rows only at multiples of 64 bytes."""
-    with parameters(stride_align=64):
-        return TwoNodes(out).judged()
+            nodes.send_signal(signal.SIGINT)
+            status = nodes.wait(60)
+    return outcome | {'nodes_exit': status, 'log': log.read_text().splitlines()}
 
 
 def _started(out: Path) -> Outcome:
@@ -133,7 +112,7 @@ def _started(out: Path) -> Outcome:
 def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     if not LONG:
         forker()
-    imports = threading.Thread(target=_import_graphs, name='imports')
+    imports = threading.Thread(target=import_module, args=['rig.guest.verify_graphs'])
     imports.start()
     if STARTED in names:
         yield STARTED, guarded(lambda: _started(out)) | {'left_on_device': at_rest()}
@@ -152,10 +131,6 @@ def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
         if name in names:
             yield name, guarded(lambda name=name, graph=graph: graph(out / name))  # type: ignore
     yield AFTERWARDS, left_behind()
-
-
-def _import_graphs() -> None:
-    from rig.guest import verify_graphs  # noqa: F401 - to have it
 
 
 def main(names: Sequence[str]) -> int:
