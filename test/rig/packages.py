@@ -34,7 +34,7 @@ import time
 from environment.debian_packages import fetch, resolve_dependency, unpack
 from environment.errors import SetupError
 
-from . import RigError, RigUnavailable
+from . import RigUnavailable
 from .cache import appearing, keep_newest
 
 # The series whose compiler is bookworm's own gcc, with a configuration that suits the rig.
@@ -94,50 +94,31 @@ class Kernel:
     @property
     def busybox(self) -> Path:
         """Return the static busybox that is the initramfs's user space."""
-        found = [
-            path
-            for path in (self.root / 'bin/busybox', self.root / 'usr/bin/busybox')
-            if path.is_file()
-        ]
-        if not found:
-            raise RigError(f'no busybox below {self.root}; delete that folder to fetch it again')
-        return found[0]
+        paths = (self.root / 'bin/busybox', self.root / 'usr/bin/busybox')
+        return next(path for path in paths if path.is_file())
 
     @property
     def compiler(self) -> str:
         """Return the kernel's compiler, e.g. ``gcc-12``; modules must use the same."""
         config = (self.root / 'boot' / f'config-{self.release}').read_text(encoding='utf-8')
         match = re.search(r'^CONFIG_CC_VERSION_TEXT="([^"\s]+)', config, re.MULTILINE)
-        if not match:
-            raise RigError(
-                f'the configuration of kernel {self.version} does not name its compiler'
-            )
+        assert match, f'the configuration of kernel {self.version} does not name its compiler'
         return match[1].rpartition('-linux-gnu-')[2]
 
     def load_order(self, names: Iterable[str]) -> list[Path]:
-        """Return the files of `names` and of their dependencies, in the order to load them."""
-        return load_order(
-            {path.stem.replace('-', '_'): path for path in (self.root / 'modules').iterdir()},
-            names,
-        )
+        """Return the module files for `names`, each after those in its own ``depends=`` line."""
+        files = {path.stem.replace('-', '_'): path for path in (self.root / 'modules').iterdir()}
+        order: list[Path] = []
 
+        def add(name: str) -> None:
+            for dependency in dependencies(files[name]):
+                add(dependency)
+            if files[name] not in order:
+                order.append(files[name])
 
-def load_order(files: dict[str, Path], names: Iterable[str]) -> list[Path]:
-    """Return the module files for `names`, each after those in its own ``depends=`` line."""
-    order: list[Path] = []
-
-    def add(name: str) -> None:
-        if name not in files:
-            raise RigError(f'the kernel package has no module {name!r}')
-        if files[name] in order:
-            return
-        for dependency in dependencies(files[name]):
-            add(dependency)
-        order.append(files[name])
-
-    for name in names:
-        add(name)
-    return order
+        for name in names:
+            add(name)
+        return order
 
 
 def dependencies(module: Path) -> list[str]:
@@ -162,7 +143,10 @@ def current(cache: Path, flavour: str = ORDINARY) -> Kernel:
     if cached and cached.complete and 0 <= now - float(state['checked']) < _CHECK_EVERY_S:
         return cached
     try:
-        version = _newest_version(flavour)
+        image = resolve_dependency(
+            f'linux-image-{SERIES}-{flavour}', 'linux-image-', ARM64 if flavour == ARM64 else ''
+        )
+        version = image.removeprefix('linux-image-').removesuffix(f'-{flavour}')
         kernel = Kernel(version, cache / 'kernels' / version, flavour)
         if not kernel.complete:
             _fetch(kernel)
@@ -185,13 +169,6 @@ def _read_state(file: Path) -> dict[str, str]:
         return {'version': str(state['version']), 'checked': str(float(state['checked']))}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-
-
-def _newest_version(flavour: str) -> str:
-    image = resolve_dependency(
-        f'linux-image-{SERIES}-{flavour}', 'linux-image-', ARM64 if flavour == ARM64 else ''
-    )
-    return image.removeprefix('linux-image-').removesuffix(f'-{flavour}')
 
 
 def _fetch(kernel: Kernel) -> None:

@@ -37,13 +37,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rig import RigError, RigUnavailable, tell  # noqa: E402
 from rig.arm64 import Arm64Rig, compile_for_guest, COMPILER, PYTHON  # noqa: E402
-from rig.graph import INVARIANTS  # noqa: E402
 from rig.guest import graph_variants  # noqa: E402
 from rig.guest.harness import NOT_HERE  # noqa: E402
 from rig.guest.link_kit import build_consumer, PROGRAM  # noqa: E402
 from rig.guest.verifier import AFTERWARDS  # noqa: E402
 from rig.machine import RigResult  # noqa: E402
-from rig.verdicts import CASES, wrong_verdict  # noqa: E402
+from rig.verdicts import wrong_verdict  # noqa: E402
 
 GUEST = Path(__file__).parent / 'guest'
 _TIMEOUT_S = 1800.0
@@ -86,18 +85,6 @@ NOT_RUN = {
 }
 
 
-def afterwards(outcome: Mapping[str, Any]) -> str:
-    """Return the objects that the graphs left in the kernel; empty if none."""
-    if 'error' in outcome:
-        return str(outcome['error'])
-    left = [outcome[what] for what in ('buffers', 'instances') if outcome[what]]
-    return (
-        f'left behind: {left} {outcome["left_on_device"]}'
-        if left or any(outcome['left_on_device'].values())
-        else ''
-    )
-
-
 def checks_of(part: str, file: Path) -> dict[str, str]:
     """Return the outcome of each check: a traceback, why it can't run there, or empty."""
     if not file.is_file():
@@ -106,13 +93,15 @@ def checks_of(part: str, file: Path) -> dict[str, str]:
     if part != 'verify':
         return outcome
     missing = outcome.get('sabotaged', {'error': 'the guest did not get to it'})
-    told = {name: outcome.get(name, missing) for name in (*VERIFIED, AFTERWARDS)}
-    wrong = {
-        name: afterwards(one)
-        if name == AFTERWARDS
-        else one.get('error') or wrong_verdict(name, one)
-        for name, one in told.items()
-    }
+    wrong = {}
+    for name in (*VERIFIED, AFTERWARDS):
+        one = outcome.get(name, missing)
+        if name in VERIFIED:
+            wrong[name] = one.get('error') or wrong_verdict(name, one)
+        else:
+            left = {what: one.get(what) for what in ('buffers', 'instances')}
+            left |= one.get('left_on_device', {})
+            wrong[name] = one.get('error') or (f'left behind: {left}' if any(left.values()) else '')
     return {f'zc_verify: {name}': text for name, text in wrong.items()}
 
 
@@ -171,10 +160,6 @@ def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
         'not_here': not_here,
         'not_run': NOT_RUN,
         'by_part': {part: len(found) for part, found in parts.items()},
-        'verify': {
-            name: {check: check not in CASES[name] for check in INVARIANTS}
-            for name in VERIFIED
-        },
         'kernel_complaints': complaints,
         'wall_s': {name: round(result.wall_s, 1) for name, result in results.items()},
     }

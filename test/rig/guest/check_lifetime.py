@@ -130,11 +130,8 @@ def sigkill_leaves_nothing_behind() -> None:
     expect_nothing_left()
 
 
-_MODULE = b'metis_virtual'
-
-
 def _remove_module() -> None:
-    if libc.syscall(SYSCALLS['delete_module'], _MODULE, os.O_NONBLOCK):
+    if libc.syscall(SYSCALLS['delete_module'], b'metis_virtual', os.O_NONBLOCK):
         raise OSError(ctypes.get_errno(), 'delete_module')
 
 
@@ -167,39 +164,26 @@ def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
         idle.import_planes(image.argument())
         with parameters(hold=1, latency_us=0):
             fences = [npu.submit(handle, result.fd).fence for _ in range(3)]
-            waiting = npu.submit2(handle, result.fd, in_fence=fences[0]).fence
+            fences.append(npu.submit2(handle, result.fd, in_fence=fences[0]).fence)
             npu.release(handle)
             with pulled():
                 # remove() has returned, so the device has finished with everything.
-                equal(
-                    (live()['attachments'], live()['imports'], live()['jobs']),
-                    (0, 0, 0),
-                    'attachments, imports, jobs',
-                )
-                equal([is_readable(fence) for fence in (*fences, waiting)], [True] * 4, 'fences')
-                equal(
-                    [fence_info(fence).status for fence in (*fences, waiting)],
-                    [-errno.ENODEV] * 4,
-                    'status',
-                )
-                equal(
-                    (bufinfo()[inode].attached, bufinfo()[result.inode].attached),
-                    ([], []),
-                    'attached devices',
-                )
+                held = [live()[what] for what in ('attachments', 'imports', 'jobs')]
+                equal(held, [0, 0, 0], 'attachments, imports, jobs')
+                seen = [(is_readable(fence), fence_info(fence).status) for fence in fences]
+                equal(seen, [(True, -errno.ENODEV)] * 4, 'fences')
+                attached = bufinfo()[inode].attached, bufinfo()[result.inode].attached
+                equal(attached, ([], []), 'attached devices')
                 fails(errno.ENODEV, npu.import_planes, image.argument())
                 fails(errno.ENODEV, npu.submit, handle, result.fd)
                 fails(errno.ENODEV, idle.release, 1)
                 assert not os.path.exists(node), 'the node is still there'
         with Npu() as again:
-            equal(
-                again.run(again.import_planes(image.argument()).handle).crcs(),
-                image.crcs(),
-                'CRCs by the card that came back',
-            )
-            with raises(errno.ENODEV):  # the same address, another card
-                npu.import_planes(image.argument())
-        for fence in (*fences, waiting):
+            found = again.run(again.import_planes(image.argument()).handle).crcs()
+            equal(found, image.crcs(), 'CRCs by the card that came back')
+            # The same address, another card.
+            fails(errno.ENODEV, npu.import_planes, image.argument())
+        for fence in fences:
             os.close(fence)
     npu.close()
     idle.close()
@@ -209,35 +193,26 @@ def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
 @check
 def a_card_waits_for_ioctls_that_use_it() -> None:
     """Remove the card while an ioctl waits for its argument's memory: the removal waits."""
-    outcome: list[int] = []
     removed = threading.Event()
-
-    def import_late(npu: Npu, page: LatePage) -> None:
-        try:
-            npu.call_at(abi.REQUESTS.import_planes, page.address)
-            outcome.append(0)
-        except OSError as error:
-            outcome.append(error.errno or -1)
 
     def remove() -> None:
         with unbound():
             removed.set()
 
-    with LatePage() as page, make_image() as image, Npu() as npu:
-        calling = threading.Thread(target=import_late, args=(npu, page))
-        calling.start()
+    # The page is closed before the threads are waited for, also after a failure.
+    with (
+        ThreadPoolExecutor() as threads,
+        LatePage() as page,
+        make_image() as image,
+        Npu() as npu,
+    ):
+        calling = threads.submit(npu.call_at, abi.REQUESTS.import_planes, page.address)
         page.await_fault()
-        removing = threading.Thread(target=remove)
-        removing.start()
+        removing = threads.submit(remove)
         assert not removed.wait(0.2), 'the card was removed while an ioctl used it'
         page.fill(bytes(image.argument()))
-        calling.join(60.0)
-        removing.join(60.0)
-        equal(
-            (outcome, removed.is_set()),
-            ([0], True),
-            'the ioctl that came first worked, and the card went',
-        )
+        calling.result(60.0)
+        removing.result(60.0)
         equal(live()['attachments'], 0, 'attachments')
 
 
@@ -246,9 +221,10 @@ def an_unbound_driver_and_busy_files_don_t_meet() -> None:
     """Run ioctls, closes and unbinding at once: each ioctl succeeds or fails with ENODEV."""
     stop = threading.Event()
     odd: list[object] = []
-    done = [0]
+    done = 0
 
     def keep_busy() -> None:
+        nonlocal done
         with make_image() as image, heap_buffer(RESULT_SIZE) as result:
             while not stop.is_set():
                 try:
@@ -261,26 +237,24 @@ def an_unbound_driver_and_busy_files_don_t_meet() -> None:
                             if status not in (1, -errno.ENODEV):
                                 odd.append(status)
                             npu.release(handle)
-                            done[0] += 1
+                            done += 1
                 except ValueError:  # no node at the moment
                     continue
                 except OSError as error:
                     if error.errno not in (errno.ENODEV, errno.ENOENT, errno.ENXIO):
                         odd.append(error)
 
-    threads = [threading.Thread(target=keep_busy) for _ in range(2)]
-    with parameters(latency_us=0):
-        for thread in threads:
-            thread.start()
-        for _ in range(10):
-            before = done[0]
-            until(lambda before=before: done[0] > before + 2, 'jobs run', 60.0)
-            with unbound():
-                assert not list(Path('/dev').glob('metis-*')), 'the node is still there'
-        stop.set()
-        for thread in threads:
-            thread.join(60.0)
-    equal(odd, [], 'what should not have happened')
+    with parameters(latency_us=0), ThreadPoolExecutor() as threads:
+        workers = [threads.submit(keep_busy) for _ in range(2)]
+        try:
+            for _ in range(10):
+                before = done
+                until(lambda before=before: done > before + 2, 'jobs run', 60.0)
+                with unbound():
+                    assert not list(Path('/dev').glob('metis-*')), 'the node is still there'
+        finally:
+            stop.set()
+    equal(([worker.result() for worker in workers], odd), ([None] * 2, []), 'what is odd')
 
 
 _SECONDS = 1.0

@@ -31,7 +31,7 @@ from typing import Any
 
 from waiting import eventually
 
-from .kernel_api import any_heap, bufinfo, live, NotHere, TRACING
+from .kernel_api import bufinfo, live, NotHere, TRACING
 
 Check = Callable[[], None]
 CheckOfVariant = Callable[[str], None]
@@ -68,12 +68,6 @@ def check_each(
         return function
 
     return register
-
-
-def check_with_a_heap(function: CheckOfVariant) -> CheckOfVariant:
-    """Register a check that works with any heap; its argument is the first present one."""
-    CHECKS[_name(function)] = lambda: function(any_heap())
-    return function
 
 
 @contextmanager

@@ -22,8 +22,8 @@ package: so they can confirm what ``zc_verify`` finds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 import ctypes
 from dataclasses import dataclass, field
 import fcntl
@@ -33,7 +33,7 @@ from pathlib import Path
 import re
 import select
 import struct
-from typing import TypeVar
+from typing import Any
 
 TRACING = Path('/sys/kernel/tracing')
 DEBUGFS = Path('/sys/kernel/debug')
@@ -70,18 +70,16 @@ SYSCALLS = {
 }[os.uname().machine]
 
 libc = ctypes.CDLL(None, use_errno=True)
-_C = TypeVar('_C', bound='Closing')
 
 
 class Closing:
-    def __enter__(self: _C) -> _C:
+    close: Callable[[], None]
+
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def close(self) -> None:
-        raise NotImplementedError
 
 
 class Buffer(Closing):
@@ -333,23 +331,22 @@ _DRIVER = _PCI / 'drivers' / 'metis'
 
 
 @contextmanager
-def pulled() -> Iterator[None]:
+def _writing(begin: Path, end: Path, text: str) -> Iterator[None]:
+    begin.write_text(text)
+    try:
+        yield
+    finally:
+        end.write_text(text)
+
+
+def pulled() -> AbstractContextManager[None]:
     """Remove the card from its slot inside the block, as the kernel sees it."""
-    (_PCI / 'devices' / NPU / 'remove').write_text('1')
-    try:
-        yield
-    finally:
-        (_PCI / 'rescan').write_text('1')
+    return _writing(_PCI / 'devices' / NPU / 'remove', _PCI / 'rescan', '1')
 
 
-@contextmanager
-def unbound() -> Iterator[None]:
+def unbound() -> AbstractContextManager[None]:
     """Unbind the card from its driver inside the block."""
-    (_DRIVER / 'unbind').write_text(NPU)
-    try:
-        yield
-    finally:
-        (_DRIVER / 'bind').write_text(NPU)
+    return _writing(_DRIVER / 'unbind', _DRIVER / 'bind', NPU)
 
 
 @contextmanager

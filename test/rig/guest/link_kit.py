@@ -222,7 +222,6 @@ class Consumer:
             'sequence': data.sequence,
             'inodes': [buffer.identity.inode for buffer in data.buffers],
             'fence': type(data.acquire_fence).__name__,
-            'kinds': [buffer.kind.value for buffer in data.buffers],
         }
 
     def pixels(self, sequence: int) -> list[int]:
