@@ -101,7 +101,8 @@ def checks_of(part: str, file: Path) -> dict[str, str]:
         else:
             left = {what: one.get(what) for what in ('buffers', 'instances')}
             left |= one.get('left_on_device', {})
-            wrong[name] = one.get('error') or (f'left behind: {left}' if any(left.values()) else '')
+            found = f'left behind: {left}' if any(left.values()) else ''
+            wrong[name] = one.get('error') or found
     return {f'zc_verify: {name}': text for name, text in wrong.items()}
 
 

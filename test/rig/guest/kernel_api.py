@@ -22,7 +22,7 @@ package: so they can confirm what ``zc_verify`` finds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 import ctypes
 from dataclasses import dataclass, field
@@ -73,13 +73,14 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Closing:
-    close: Callable[[], None]
-
     def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
 
 
 class Buffer(Closing):
