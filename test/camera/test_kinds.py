@@ -20,6 +20,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 import re
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -188,3 +190,14 @@ def test_the_camera_of_the_page_passes_the_test_of_the_page() -> None:
     names |= {'agree': agree, 'time': time}
     exec(camera + test, names)
     names['test_the_first_frame_is_black']()
+
+
+def test_declarations_are_read_without_the_code_of_large_cameras() -> None:
+    """Every capture node reads all declarations when it starts, and runs only one camera."""
+    code = (
+        'import sys; from zc_perception.camera.kinds import CAMERAS; CAMERAS.declared; '
+        "print(*(name for name in ('argus', 'gstreamer.pipeline', 'v4l2.device', 'replay.video') "
+        "if f'zc_perception.camera.{name}' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert not done.stdout.split()

@@ -42,16 +42,16 @@ from fractions import Fraction
 import re
 from typing import Any, TYPE_CHECKING
 
-from zc_perception.camera.camera import CameraOptions, PIPELINE_BUFFERS
+from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.gstreamer.abi import GStreamer, load_gstreamer, MAP_READ, MapInfo
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.image import (
     FrameMemory,
     FrameReader,
     offered_nvmm_caps,
-    RESERVE,
     StreamFormat,
 )
+from zc_perception.camera.gstreamer.kind import ArgusKind, RESERVE
 from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import (
     AcceleratorError,
@@ -64,13 +64,12 @@ from zc_perception.errors import (
     ZcError,
 )
 from zc_perception.machine.asking import Question
-from zc_perception.machine.checks import Check, fail, Finding, Need, Needs, ok, skip, warn
+from zc_perception.machine.checks import fail, Finding, Need, Needs, ok, skip, warn
 from zc_perception.machine.system import file_of
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.pool import BorrowedMemory, BufferPool, Buffers, own_descriptors, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
-from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
@@ -312,7 +311,7 @@ nvbufsurface = _of_jetson(describe_nvbufsurface, _nvbufsurface)
 vic = _of_jetson(describe_vic, _vic)
 
 
-class ArgusCamera(GStreamerCamera):
+class ArgusCamera(GStreamerCamera, ArgusKind):
     """
     A camera sensor that Argus drives, or any pipeline whose frames are in NVMM memory.
 
@@ -321,26 +320,6 @@ class ArgusCamera(GStreamerCamera):
     :raises ConfigError: the machine is no Jetson, or the source element lacks a property.
     :raises CameraError: the sensor doesn't run, or the library's structs are unknown.
     """
-
-    PARAMETERS = (
-        ParameterSpec('pipeline', '', ('the pipeline, written as for gst-launch-1.0, without a '
-                                       'sink. Empty: read the sensor sensor_id.')),
-        PIPELINE_BUFFERS,
-        ParameterSpec('sensor_id', 0, 'number of the sensor.', '', 0, 63),
-        ParameterSpec('sensor_mode', -1, 'number of the sensor mode. -1: Argus chooses.', '',
-                      -1, 63),
-    )  # fmt: skip
-    MEMORY = 'NvBufSurface'
-    CHECKS = (
-        *GStreamerCamera.CHECKS,
-        Check('jetson.release', 'the Jetson Linux release', jetson_release),
-        Check(
-            'jetson.nvbufsurface',
-            'whether libnvbufsurface loads, and this package knows its structs',
-            nvbufsurface,
-        ),
-        Check('jetson.vic', "the video image compositor's library", vic),
-    )
 
     def __init__(
         self,
@@ -360,15 +339,6 @@ class ArgusCamera(GStreamerCamera):
         self._stays = ''
         self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
         super().__init__(options)
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        """
-        Check nothing, unlike the base classes.
-
-        Parameter ``heap`` has no effect, because Argus allocates the images. Parameter
-        ``pipeline`` may be empty, because this class then makes the pipeline.
-        """
 
     @classmethod
     def _description(cls, parameters: Mapping[str, Any]) -> str:

@@ -36,15 +36,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 import time
-from typing import Any, ClassVar
+from typing import Any
 
-from zc_perception.camera.camera import (
-    Camera,
-    CameraOptions,
-    CameraStatistics,
-    heap_pool,
-    PIPELINE_BUFFERS,
-)
+from zc_perception.camera.camera import CameraOptions, CameraStatistics, heap_pool
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer.abi import GStreamer, load_gstreamer
 from zc_perception.camera.gstreamer.image import (
@@ -55,9 +49,9 @@ from zc_perception.camera.gstreamer.image import (
     offered_caps,
     read_format,
     READABLE_FORMATS,
-    RESERVE,
     SharedFrames,
 )
+from zc_perception.camera.gstreamer.kind import GStreamerKind, RESERVE
 from zc_perception.camera.gstreamer.pipeline import (
     check_description,
     Continuation,
@@ -77,17 +71,7 @@ from zc_perception.errors import (
     ZcError,
 )
 from zc_perception.frame import Frame, Header
-from zc_perception.machine.checks import (
-    Check,
-    fail,
-    Finding,
-    Need,
-    Needs,
-    NodeNeed,
-    ok,
-    skip,
-    told,
-)
+from zc_perception.machine.checks import fail, Finding, Need, Needs, ok, skip, told
 from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import CpuAccess, pending_fence
 from zc_perception.memory.heaps import OfferedHeaps
@@ -106,7 +90,6 @@ from zc_perception.negotiation.constraints import (
     placement_of,
 )
 from zc_perception.negotiation.settings import AllocationRequest
-from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
 COPY_REASON = 'gstreamer_copy'
@@ -117,7 +100,7 @@ _ADVICE = (
 )
 
 
-class GStreamerCamera(Camera):
+class GStreamerCamera(GStreamerKind):
     """
     Takes frames from a GStreamer pipeline.
 
@@ -132,35 +115,6 @@ class GStreamerCamera(Camera):
         don't have the size that the parameters name.
     :raises CameraError: the pipeline doesn't run.
     """
-
-    PARAMETERS: ClassVar[Sequence[ParameterSpec]] = (
-        ParameterSpec('pipeline', '', 'the pipeline, as for gst-launch-1.0, without a sink.'),
-        PIPELINE_BUFFERS,
-        ParameterSpec('assume_linear', False, ('treat old memory:DMABuf caps, which do not '
-                                               'name the layout, as LINEAR.')),
-        ParameterSpec('require_dmabuf', False, ('refuse a pipeline whose frames would have to '
-                                                'be copied.')),
-    )  # fmt: skip
-    CHECKS: ClassVar[Sequence[Check]] = (
-        Check(
-            'gstreamer.library',
-            'GStreamer, and its version',
-            'zc_perception.camera.gstreamer.camera:gstreamer_library',
-        ),
-        Check(
-            'gstreamer.elements',
-            'the elements that cameras use',
-            'zc_perception.camera.gstreamer.camera:gstreamer_elements',
-        ),
-        Check(
-            'gstreamer.pipeline',
-            "whether the parameter file's pipelines can be made",
-            'zc_perception.camera.gstreamer.camera:gstreamer_pipelines',
-        ),
-    )
-    MEMORY = "the pipeline's buffers"
-    HELD = RESERVE
-    SLOW = True
 
     def __init__(self, options: CameraOptions, *, start_timeout_s: float = 10.0) -> None:
         parameters, before = options.parameters, options.before
@@ -251,22 +205,9 @@ class GStreamerCamera(Camera):
         return cls(options)
 
     @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        super().check(values)
-        if not values['pipeline'].strip():
-            raise ConfigError(
-                "parameter 'pipeline' is empty; set it, for example to 'v4l2src "
-                "device=/dev/video0 io-mode=dmabuf'"
-            )
-
-    @classmethod
     def try_out(cls, options: CameraOptions) -> None:
         """Check that GStreamer can make the pipeline, without opening a device."""
         check_description(cls._description(options.parameters))
-
-    @classmethod
-    def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
-        return skip(f'camera {camera.kind}: see check gstreamer.pipeline', camera.node)
 
     @classmethod
     def _description(cls, parameters: Mapping[str, Any]) -> str:

@@ -50,6 +50,7 @@ from zc_perception.camera.gstreamer.abi import (
     VideoInfo,
     VideoMeta,
 )
+from zc_perception.camera.gstreamer.kind import RESERVE
 from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError, FormatError, LayoutError
 from zc_perception.mapping import map_buffers
@@ -537,8 +538,6 @@ def _listed(names: Iterable[str]) -> str:
     return '{ ' + ', '.join(f'"{name}"' for name in dict.fromkeys(names)) + ' }'
 
 
-RESERVE = 2
-"""Slots that the camera needs itself: one is being filled, one is being handed to the node."""
 # Spare slots for the source's buffers that appear only later: at the start some are still queued
 # in the source, and a V4L2 pool grows to 32 buffers while consumers are slow. If there were fewer
 # slots than buffers, a slot would be replaced for each frame, and every consumer would have to
