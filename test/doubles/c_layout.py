@@ -45,14 +45,12 @@ _INTEGERS = {'int': 'signed', 'int32_t': 'signed', 'size_t': 'unsigned', 'uint8_
              'cudaStream_t': 'pointer'}  # fmt: skip
 
 
-def _compiled(source: str, folder: Path, header: Path, options: Sequence[str]) -> str:
-    program = folder / 'layout'
-    (folder / 'layout.c').write_text(source, encoding='utf-8')
-    subprocess.run(
-        ['gcc', '-Wall', *options, '-I', header.parent, '-o', program, folder / 'layout.c'],
-        check=True,
-    )
-    return subprocess.run([program], check=True, capture_output=True, text=True).stdout
+def _printed(source: str, folder: Path, options: Sequence[object], **run: Any) -> str:
+    """Compile a C program and return what it prints."""
+    program, path = folder / 'program', folder / 'program.c'
+    path.write_text(source, encoding='utf-8')
+    subprocess.run(['gcc', '-Wall', '-o', program, path, *options], check=True)
+    return subprocess.run([program], check=True, capture_output=True, text=True, **run).stdout
 
 
 def c_values(
@@ -72,12 +70,8 @@ def c_values(
     lines = '\n'.join(
         f'printf("%llu\\n", (unsigned long long)({expression}));' for expression in expressions
     )
-    program, source = folder / 'values', folder / 'values.c'
-    source.write_text(f'{includes}\nint main(void) {{\n{lines}\nreturn 0; }}\n', encoding='utf-8')
-    subprocess.run(['gcc', '-o', program, source, *options], check=True)
-    values = subprocess.run(
-        [program], check=True, capture_output=True, text=True, **run
-    ).stdout.split()
+    source = f'{includes}\nint main(void) {{\n{lines}\nreturn 0; }}\n'
+    values = _printed(source, folder, options, **run).split()
     return dict(zip(expressions, map(int, values), strict=True))
 
 
@@ -130,13 +124,8 @@ def c_layout(
             match = _FIELD.fullmatch(declaration)
             assert match, f'this test does not understand the declaration {declaration!r}'
             base, field, depth = match['type'], match['name'], match['lengths'].count('[')
-            kind = (
-                'pointer'
-                if match['pointer']
-                else 'signed'
-                if base in enums
-                else _INTEGERS.get(base, base.removeprefix('struct '))
-            )
+            kind = _INTEGERS.get(base, base.removeprefix('struct '))
+            kind = 'pointer' if match['pointer'] else 'signed' if base in enums else kind
             member = f'(({c_name} *)0)->{field}'
             lengths = ''.join('[%zu]' for _ in range(depth))
             counts = ''.join(
@@ -152,19 +141,13 @@ def c_layout(
         for enumerator in filter(None, (part.split('=')[0].strip() for part in body.split(','))):
             lines.append(f'printf("value {enumerator} %d\\n", (int){enumerator});')
     if macros:
-        names = [
-            name
-            for name in _MACRO.findall(header.read_text(encoding='utf-8'))
-            if name.startswith(macros)
-        ]
         lines.append('printf("enum #define\\n");')
-        lines.extend(f'printf("value {name} %lld\\n", (long long)({name}));' for name in names)
-    source = (
-        f'#include <stddef.h>\n#include <stdio.h>\n#include "{header}"\nint main(void) {{\n'
-        + '\n'.join(lines)
-        + '\nreturn 0;\n}\n'
-    )
-    return _parsed(_compiled(source, folder, header, options))
+        for name in _MACRO.findall(header.read_text(encoding='utf-8')):
+            if name.startswith(macros):
+                lines.append(f'printf("value {name} %lld\\n", (long long)({name}));')
+    source = f'#include <stddef.h>\n#include <stdio.h>\n#include "{header}"\nint main(void) {{\n'
+    source += '\n'.join([*lines, 'return 0;', '}', ''])
+    return _parsed(_printed(source, folder, [*options, '-I', header.parent]))
 
 
 def _parsed(output: str) -> Layout:
@@ -187,27 +170,16 @@ def python_layout(
     structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, int]]
 ) -> Layout:
     names = {struct: name for name, struct in structs.items()}
-    return {
-        'structs': {
-            name: {
-                'sizeof': ctypes.sizeof(struct),
-                'fields': [
-                    [field[0], *_place(struct, field[0]), _kind(field[1], names)]
-                    for field in struct._fields_
-                ],
-            }
-            for name, struct in structs.items()
-        },
-        'enums': {
-            name: {enumerator: int(value) for enumerator, value in values.items()}
-            for name, values in enums.items()
-        },
-    }
-
-
-def _place(struct: type[ctypes.Structure], name: str) -> tuple[int, int]:
-    descriptor = getattr(struct, name)
-    return descriptor.offset, descriptor.size
+    layout: Layout = {'structs': {}, 'enums': {}}
+    for name, struct in structs.items():
+        fields = []
+        for field, kind, *_ in struct._fields_:
+            place = getattr(struct, field)
+            fields.append([field, place.offset, place.size, _kind(kind, names)])
+        layout['structs'][name] = {'sizeof': ctypes.sizeof(struct), 'fields': fields}
+    for name, values in enums.items():
+        layout['enums'][name] = {enumerator: int(value) for enumerator, value in values.items()}
+    return layout
 
 
 def _kind(field_type: Any, names: Mapping[Any, str]) -> str:

@@ -24,6 +24,7 @@ the manager has one descriptor for all cameras.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
 import errno
 import os
@@ -36,34 +37,27 @@ from typing import Any
 from zc_perception.memory.heaps import SealedMemfd
 
 
+@dataclass(frozen=True, eq=False)
 class ControlId:
-    def __init__(self, name: str) -> None:  # noqa: CNL100
-        self.name = name
+    name: str
 
 
-class Status(Enum):
-    Pending = 0
-    Complete = 1
-    Cancelled = 2
+Status = Enum('Status', ['Pending', 'Complete', 'Cancelled'], start=0)
+FrameStatus = Enum('FrameStatus', ['Success', 'Error', 'Cancelled'], start=0)
 
 
-class FrameStatus(Enum):
-    Success = 0
-    Error = 1
-    Cancelled = 2
-
-
+@dataclass
 class Named:
-    def __init__(self, name: str) -> None:  # noqa: CNL100
-        self._name = name
+    name: str
 
     def __str__(self) -> str:
-        return self._name
+        return self.name
 
 
+@dataclass
 class Size:
-    def __init__(self, width: int, height: int) -> None:  # noqa: CNL100
-        self.width, self.height = width, height
+    width: int
+    height: int
 
 
 class Manager:
@@ -84,14 +78,11 @@ class Manager:
         return 'v0.7.0'
 
     def get_ready_requests(self) -> list[Request]:
-        found: list[Request] = []
         try:
             os.eventfd_read(self.event_fd)
         except BlockingIOError:
-            return found
-        while not self._done.empty():
-            found.append(self._done.get())
-        return found
+            return []
+        return [self._done.get() for _ in range(self._done.qsize())]
 
 
 class Buffer:
@@ -110,14 +101,14 @@ class Buffer:
             )
 
 
+@dataclass(eq=False)
 class Request:
-    def __init__(self, cookie: int) -> None:  # noqa: CNL100
-        self.cookie = cookie
-        self.status = Status.Pending
-        self.sequence = 0
-        self.buffers: dict[object, Buffer] = {}
-        self.stamp = 0
-        self.queued = False
+    cookie: int
+    status: Status = Status.Pending
+    sequence: int = 0
+    buffers: dict[object, Buffer] = field(default_factory=dict)
+    stamp: int = 0
+    queued: bool = False
 
     def add_buffer(self, stream: object, buffer: Buffer) -> int:
         self.buffers[stream] = buffer
@@ -129,11 +120,8 @@ class Request:
 
     @property
     def metadata(self) -> dict[ControlId, int]:
-        return (
-            {ControlId('ExposureTime'): 1000, ControlId('SensorTimestamp'): self.stamp}
-            if self.stamp
-            else {}
-        )
+        values = {'ExposureTime': 1000, 'SensorTimestamp': self.stamp} if self.stamp else {}
+        return {ControlId(name): value for name, value in values.items()}
 
 
 class Camera:
@@ -148,11 +136,8 @@ class Camera:
         largest: tuple[int, int] = (640, 480),
     ) -> None:
         self.id = name
-        self._module = module
-        self._memories = memories
-        self._largest = largest
-        self.acquired = self.running = False
-        self.busy = False
+        self._module, self._memories, self._largest = module, memories, largest
+        self.acquired = self.running = self.busy = False
         self.formats = ['NV12']
         self.color_space: Any = SimpleNamespace(
             ycbcrEncoding=Named('YcbcrEncoding.Rec709'), range=Named('Range.Full')
@@ -188,20 +173,15 @@ class Camera:
     def generate_configuration(self, roles: list[object]) -> Any:
         assert len(roles) == 1
         stream = SimpleNamespace(
-            size=Size(320, 240),
-            pixel_format=Named('XR24'),
-            stride=0,
-            buffer_count=4,
-            color_space=None,
-            stream=object(),
-        )
+            size=Size(320, 240), pixel_format=Named('XR24'), stride=0, buffer_count=4,
+            color_space=None, stream=object(),
+        )  # fmt: skip
 
         def validate() -> str:
             if str(stream.pixel_format) not in self.formats:
                 stream.pixel_format = Named(self.formats[0])
-            stream.size = Size(
-                min(stream.size.width, self._largest[0]), min(stream.size.height, self._largest[1])
-            )
+            wanted = (stream.size.width, stream.size.height)
+            stream.size = Size(*map(min, wanted, self._largest))
             stream.stride = -(-stream.size.width // 64) * 64
             stream.color_space = self.color_space
             return 'Adjusted'
@@ -273,17 +253,11 @@ class Allocator:
         configured, heap = self._camera.configured, SealedMemfd()
         luma = configured.stride * configured.size.height
         for _ in range(configured.buffer_count):
-            if self._camera._memories == 'split':
-                memories, planes = (
-                    [heap.allocate(luma), heap.allocate(luma // 2)],
-                    [(0, 0, luma), (1, 0, luma // 2)],
-                )
-            else:
-                memories, planes = (
-                    [heap.allocate(luma + luma // 2)],
-                    [(0, 0, luma), (0, luma, luma // 2)],
-                )
-            self._buffers.append(Buffer(memories, planes))
+            split = self._camera._memories == 'split'
+            sizes = (luma, luma // 2) if split else (luma + luma // 2,)
+            chroma = (1, 0, luma // 2) if split else (0, luma, luma // 2)
+            memories = [heap.allocate(size) for size in sizes]
+            self._buffers.append(Buffer(memories, [(0, 0, luma), chroma]))
         self._camera._module.allocated.append(self)
         return len(self._buffers)
 
