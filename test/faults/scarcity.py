@@ -208,8 +208,8 @@ def enospc_recorder(trial: Trial) -> None:
     values = parameters(path=f'{disk}/a', disk_floor=0)
     with Running(command, *values, domain=trial.stage.domain) as recorder:
         recorder.start()
-        trial.stage.meanwhile(recorder.ended, 'the recorder ends')
-        trial.must(recorder.process.returncode == 1, 'exit codes other than 1')
+        trial.stage.meanwhile(lambda: not recorder.alive, 'the recorder ends')
+        trial.must(recorder.ended() == 1, 'exit codes other than 1')
         said = recorder.output
         trial.must('No space left on device' in said, f'ends without the reason: {said[-800:]}')
         trial.must_be_zero('tracebacks', said.count('Traceback'))

@@ -96,16 +96,9 @@ class Running(Program):
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def ended(self) -> bool:
-        if self.alive:
-            return False
-        self._reader.join(60.0)
-        return True
-
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(60.0)
-        self._reader.join(60.0)
+        self.ended()
 
     def end(self, timeout_s: float = 60.0) -> int:
         """Send SIGINT; return the exit code, or SIGKILL's if it doesn't end in time."""
