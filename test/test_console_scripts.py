@@ -173,8 +173,6 @@ def test_an_unknown_argument_is_refused() -> None:
 
 
 # The names of ``zc_perception`` itself.
-
-
 NAMES = {
     'AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FramePublisher', 'FrameReader',
     'FrameSubscription', 'TypeAdapter', 'create_camera_subscription', 'create_frame_subscription',

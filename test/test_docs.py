@@ -261,8 +261,6 @@ def test_every_message_about_descriptors_has_the_words_of_the_heading() -> None:
 
 
 # The shell commands of the pages run as written, where this machine can run them.
-
-
 @pytest.fixture(scope='module')
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page_commands.copy_tree(tmp_path_factory.mktemp('pages'))

@@ -290,8 +290,6 @@ def test_a_forked_child_owns_no_frame(
 
 
 # Frame.map(): right pixels, DMA_BUF_IOCTL_SYNC at both ends, no release under a living view.
-
-
 FrameOver = Callable[..., Frame]
 
 
@@ -777,8 +775,6 @@ def test_fds_are_those_of_each_plane_s_buffer(make_pool: MakePool, make_frame: M
 
 
 # Triple buffering is the default: one frame is filled, one is in transit, one is read.
-
-
 def default_of(function: Any, parameter: str) -> Any:
     return inspect.signature(function).parameters[parameter].default
 

@@ -217,8 +217,6 @@ def test_tuned_is_the_shipped_profile_with_32_mib_and_an_allocator_that_keeps_it
 
 
 # Peers of the link benchmark: missing, working, stalling, dying.
-
-
 DOUBLES = Path(__file__).with_name('peer_doubles')
 SHARED = Path('/dev/shm')
 
@@ -365,8 +363,6 @@ def test_the_real_ones(
 
 
 # A frame's pixels in the link benchmark identify the frame: mixed frames are detected.
-
-
 def flat(width: int, height: int) -> Planes:
     return [np.full(width * height * 3 // 2, FILL, np.uint8)]
 

@@ -222,8 +222,6 @@ def test_the_program_of_a_clone_runs_from_anywhere(tmp_path: Path) -> None:
 
 
 # A worker process of the benchmark: its output, its failures, and its end.
-
-
 MakeWorker = Callable[..., Worker]
 
 

@@ -216,8 +216,6 @@ def test_a_short_timeline(free_domain: int, tmp_path: Path) -> None:
 
 
 # ``zc_bench scale``: the search finds the limit, losses have reasons, a short run.
-
-
 USE = {
     'process_percent': 50.0, 'machine_percent': 40.0, 'gil_wait_p50_us': 90.0,
     'gil_wait_p99_us': 2500.0,

@@ -248,8 +248,6 @@ def test_the_table_says_what_each_column_is_measured_in() -> None:
 
 
 # The promised figures of links, decoding and the pipeline.
-
-
 Table = dict[Key, Row]
 Size = tuple[int, int]
 SIZES = (VGA, FULL_HD, UHD_4K, UHD_8K)

@@ -84,12 +84,9 @@ def run_logged(
             check=False,
         ).returncode
     if code:
-        start = ' '.join(command[:4])
+        lines = log.read_text(encoding='utf-8', errors='replace').splitlines()[-_TAIL_LINES:]
+        tail = '\n'.join('  ' + line for line in lines)
         raise SetupError(
-            f'{start} ... ended with status {code}. The end of {log}:\n{tail(log)}\n{advice}'
+            f'{" ".join(command[:4])} ... ended with status {code}. The end of {log}:\n{tail}\n'
+            f'{advice}'
         )
-
-
-def tail(log: Path) -> str:
-    lines = log.read_text(encoding='utf-8', errors='replace').splitlines()[-_TAIL_LINES:]
-    return '\n'.join('  ' + line for line in lines)

@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import importlib.util
 import os
 from pathlib import Path
@@ -34,22 +33,11 @@ OLDEST_PYTHON = (3, 10)
 
 
 def check_python() -> None:
-    """Raise if this interpreter is too old; the error names a newer one on the PATH."""
-    if sys.version_info[:2] >= OLDEST_PYTHON:
-        return
-    newer = [
-        f'python3.{minor}'
-        for minor in range(13, OLDEST_PYTHON[1] - 1, -1)
-        if shutil.which(f'python3.{minor}')
-    ]
-    advice = (
-        f'call make PYTHON={newer[0]}'
-        if newer
-        else 'install a newer one and call make PYTHON=python3.N'
-    )
-    raise SetupError(
-        f'Python {sys.version.split()[0]} is too old, 3.{OLDEST_PYTHON[1]} is needed: {advice}'
-    )
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        raise SetupError(
+            f'Python {sys.version.split()[0]} is too old, 3.{OLDEST_PYTHON[1]} is needed: install '
+            'a newer one and call make PYTHON=python3.N'
+        )
 
 
 def missing_packages() -> dict[str, str]:
@@ -82,13 +70,16 @@ def ensure(log: Path) -> None:
         return
     if shutil.which('apt-get'):
         rights = _rights()
+        install = ['apt-get', 'install', '--yes', '--no-install-recommends', *missing]
         if rights is None:
             raise SetupError(
-                f'{describe(missing)}\nInstall them with:\n  sudo '
-                f'{" ".join(_install_command(missing))}'
+                f'{describe(missing)}\nInstall them with:\n  sudo {" ".join(install)}'
             )
         with step(f'installing {" ".join(missing)} with apt'):
-            _install(rights, list(missing), log)
+            prefix = [*rights, 'env', 'DEBIAN_FRONTEND=noninteractive']
+            # The package lists may be absent or stale.
+            run_logged([*prefix, 'apt-get', 'update'], log, ROOT)
+            run_logged([*prefix, *install, '-o', 'DPkg::Lock::Timeout=300'], log, ROOT)
         missing = missing_packages()
     if missing:
         raise SetupError(
@@ -114,14 +105,3 @@ def _rights() -> list[str] | None:
     ):
         return sudo
     return None
-
-
-def _install_command(packages: Sequence[str] | dict[str, str]) -> list[str]:
-    return ['apt-get', 'install', '--yes', '--no-install-recommends', *packages]
-
-
-def _install(rights: Sequence[str], packages: Sequence[str], log: Path) -> None:
-    """Install ``packages`` after updating the package lists, which may be absent or stale."""
-    prefix = [*rights, 'env', 'DEBIAN_FRONTEND=noninteractive']
-    run_logged([*prefix, 'apt-get', 'update'], log, ROOT)
-    run_logged([*prefix, *_install_command(packages), '-o', 'DPkg::Lock::Timeout=300'], log, ROOT)

@@ -32,7 +32,7 @@ rmw_fastrtps can't create a publisher ("failed to register type object"). At run
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 import functools
@@ -46,6 +46,7 @@ import sysconfig
 import xml.etree.ElementTree as ElementTree
 
 PREFIX = Path(sys.prefix)
+SITE_PACKAGES = Path(sysconfig.get_path('platlib'))
 INDEX = PREFIX / 'share/ament_index/resource_index'
 
 # The libraries of one package; each is linked against the ones before.
@@ -78,28 +79,21 @@ class BuildError(RuntimeError):
 class InterfacePackage:
     name: str
     source: Path
-    version: str
     dependencies: tuple[str, ...]
     definitions: tuple[Path, ...]
     """Relative to ``source``: ``msg/Point2D.msg``."""
 
     @classmethod
     def read(cls, source: Path) -> InterfacePackage:
-        manifest = source / 'package.xml'
-        if not manifest.is_file():
-            raise BuildError(f'{source} is no interface package: it has no package.xml')
-        root = ElementTree.parse(manifest).getroot()
+        root = ElementTree.parse(source / 'package.xml').getroot()
         definitions = tuple(
             path.relative_to(source)
             for kind in ('msg', 'srv')
             for path in sorted((source / kind).glob(f'*.{kind}'))
         )
-        if not definitions:
-            raise BuildError(f'{source} has no msg/*.msg and no srv/*.srv: nothing to build')
         return cls(
             name=root.findtext('name', '').strip(),
             source=source.resolve(),
-            version=root.findtext('version', '').strip(),
             dependencies=tuple(
                 sorted((element.text or '').strip() for element in root.findall('depend'))
             ),
@@ -140,20 +134,9 @@ class Workspace:
             (self.python / definition.parent).mkdir(parents=True, exist_ok=True)
 
 
-def installed_interface_packages(prefix: Path = PREFIX) -> dict[str, Path]:
-    index = prefix / 'share/ament_index/resource_index/rosidl_interfaces'
-    return {entry.name: prefix / 'share' / entry.name for entry in sorted(index.glob('*'))}
-
-
-def check_dependencies(package: InterfacePackage, installed: Iterable[str]) -> None:
-    """Raise for a missing dependency: the generators would raise a bare KeyError."""
-    missing = sorted(set(package.dependencies) - set(installed))
-    if missing:
-        wheels = ' '.join('ros-' + name.replace('_', '-') for name in missing)
-        raise BuildError(
-            f'{package.name} depends on {", ".join(missing)}, not found in {PREFIX}: install '
-            f'{wheels}'
-        )
+def installed_interface_packages() -> dict[str, Path]:
+    names = sorted(entry.name for entry in (INDEX / 'rosidl_interfaces').glob('*'))
+    return {name: PREFIX / 'share' / name for name in names}
 
 
 def generate(workspace: Workspace) -> dict[str, list[Path]]:
@@ -166,12 +149,11 @@ def generate(workspace: Workspace) -> dict[str, list[Path]]:
     from rosidl_typesupport_introspection_c import generate_c as generate_introspection_c
 
     package = workspace.package
-    installed = {
-        name: share
-        for name, share in installed_interface_packages().items()
-        if name != package.name
-    }
-    check_dependencies(package, installed)
+    installed = installed_interface_packages()
+    installed.pop(package.name, None)
+    # The generators would raise a bare KeyError.
+    if missing := sorted(set(package.dependencies) - set(installed)):
+        raise BuildError(f'{package.name} depends on {missing}, not found in {PREFIX}')
     write_idl(workspace)
     arguments = functools.partial(write_arguments, workspace, installed)
     generate_type_hash(
@@ -216,15 +198,10 @@ def write_idl(workspace: Workspace) -> None:
     from rosidl_adapter.msg import convert_msg_to_idl
     from rosidl_adapter.srv import convert_srv_to_idl
 
-    converters: dict[str, Callable[..., object]] = {
-        '.msg': convert_msg_to_idl,
-        '.srv': convert_srv_to_idl,
-    }
     package = workspace.package
     for path in package.definitions:
-        converters[path.suffix](
-            package.source, package.name, path, workspace.generated / path.parent
-        )
+        convert = convert_msg_to_idl if path.suffix == '.msg' else convert_srv_to_idl
+        convert(package.source, package.name, path, workspace.generated / path.parent)
 
 
 def write_arguments(
@@ -290,37 +267,28 @@ def translation_units(sources: dict[str, list[Path]]) -> list[Unit]:
     return sorted(units, key=lambda unit: (not unit.name.endswith('.cpp'), -len(unit.sources)))
 
 
-@dataclass(frozen=True)
-class Compiler:
-    workspace: Workspace
+def compile_unit(workspace: Workspace, unit: Unit) -> Path:
+    source = workspace.root / 'units' / unit.name
+    source.write_text(''.join(f'#include "{path}"\n' for path in unit.sources))
+    target = source.with_name(source.name + '.o')
+    compiler = ['g++', '-std=c++17'] if source.suffix == '.cpp' else ['gcc', '-std=gnu11']
+    define = f'-DROSIDL_GENERATOR_C_BUILDING_DLL_{workspace.package.name}'
+    flags = ['-O1', '-DNDEBUG', '-fPIC', '-w', define, *include_flags(workspace)]
+    call([*compiler, *flags, '-c', str(source), '-o', str(target)])
+    return target
 
-    def compile(self, unit: Unit) -> Path:  # noqa: A003
-        source = self.workspace.root / 'units' / unit.name
-        source.write_text(''.join(f'#include "{path}"\n' for path in unit.sources))
-        target = source.with_name(source.name + '.o')
-        compiler = ['g++', '-std=c++17'] if source.suffix == '.cpp' else ['gcc', '-std=gnu11']
-        define = f'-DROSIDL_GENERATOR_C_BUILDING_DLL_{self.workspace.package.name}'
-        flags = ['-O1', '-DNDEBUG', '-fPIC', '-w', define, *self.include_flags()]
-        call([*compiler, *flags, '-c', str(source), '-o', str(target)])
-        return target
 
-    def include_flags(self) -> list[str]:
-        """Return flags for generated headers, CPython, numpy and all packages."""
-        import numpy
+def include_flags(workspace: Workspace) -> list[str]:
+    """Return flags for generated headers, CPython, numpy and all packages."""
+    import numpy
 
-        own = [
-            self.workspace.generated.parent,
-            self.workspace.introspection.parent,
-            self.workspace.python.parent,
-        ]
-        python = [Path(sysconfig.get_path('include')), Path(numpy.get_include())]
-        # ROS packages are included as include/PACKAGE/PACKAGE/...; vendored ones (fastcdr) as
-        # include/PACKAGE/...
-        prefix = [
-            PREFIX / 'include',
-            *sorted(path for path in (PREFIX / 'include').iterdir() if path.is_dir()),
-        ]
-        return [f'-I{path}' for path in own] + [f'-isystem{path}' for path in (*python, *prefix)]
+    own = (workspace.generated, workspace.introspection, workspace.python)
+    # ROS packages are included as include/PACKAGE/PACKAGE/...; vendored ones (fastcdr) as
+    # include/PACKAGE/...
+    include = PREFIX / 'include'
+    packages = sorted(path for path in include.iterdir() if path.is_dir())
+    system = (sysconfig.get_path('include'), numpy.get_include(), include, *packages)
+    return [f'-I{path.parent}' for path in own] + [f'-isystem{path}' for path in system]
 
 
 def link(target: Path, objects: Sequence[Path], own: Sequence[str], rpath: str) -> None:
@@ -336,23 +304,10 @@ def link(target: Path, objects: Sequence[Path], own: Sequence[str], rpath: str) 
     libraries = [*own, *(name for name in foreign if name not in own), *RUNTIME_LIBRARIES]
     # Link to a new file and rename it: a process that has mapped the old library keeps its inode.
     unfinished = target.with_name(target.name + '.new')
-    search = [
-        f'-L{library_dir}',
-        f'-Wl,-rpath-link,{library_dir}',
-        f'-Wl,-rpath,{rpath}',
-        '-Wl,--as-needed',
-    ]
-    call(
-        [
-            'g++',
-            '-shared',
-            '-o',
-            str(unfinished),
-            *map(str, objects),
-            *search,
-            *(f'-l{name}' for name in libraries),
-        ]
-    )
+    search = [f'-L{library_dir}', f'-Wl,-rpath-link,{library_dir}', f'-Wl,-rpath,{rpath}']
+    named = [f'-l{name}' for name in libraries]
+    output = ['-shared', '-o', str(unfinished), *map(str, objects)]
+    call(['g++', *output, *search, '-Wl,--as-needed', *named])
     os.replace(unfinished, target)
 
 
@@ -366,13 +321,13 @@ def call(command: Sequence[str]) -> None:
         )
 
 
-def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]], jobs: int) -> None:
-    compiler = Compiler(workspace)
+def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]]) -> None:
     (workspace.root / 'units').mkdir()
     units = translation_units(sources)
     objects: dict[str, list[Path]] = {}
-    with ThreadPoolExecutor(jobs) as pool:
-        for unit, target in zip(units, pool.map(compiler.compile, units), strict=True):
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        targets = pool.map(functools.partial(compile_unit, workspace), units)
+        for unit, target in zip(units, targets, strict=True):
             objects.setdefault(unit.library, []).append(target)
 
     name = workspace.package.name
@@ -381,16 +336,11 @@ def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]], jobs:
         link(PREFIX / 'lib' / f'lib{name}__{library}.so', objects[library], linked, '$ORIGIN')
         linked.append(f'{name}__{library}')
     module = f'{name}_s__{TYPESUPPORT_C}{sysconfig.get_config_var("EXT_SUFFIX")}'
-    link(site_packages() / name / module, objects[EXTENSION_MODULE], linked, '$ORIGIN/../../..')
-
-
-def site_packages() -> Path:
-    """Return the folder of the running interpreter's compiled packages."""
-    return Path(sysconfig.get_path('platlib'))
+    link(SITE_PACKAGES / name / module, objects[EXTENSION_MODULE], linked, '$ORIGIN/../../..')
 
 
 def install_python(workspace: Workspace) -> None:
-    target = site_packages() / workspace.package.name
+    target = SITE_PACKAGES / workspace.package.name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(workspace.python, target, ignore=shutil.ignore_patterns('*.c'))
     (target / '__init__.py').touch()
@@ -416,13 +366,13 @@ def install_share(workspace: Workspace) -> None:
         (INDEX / resource / package.name).write_text(content)
 
 
-def build(source: Path, build_root: Path, jobs: int) -> InterfacePackage:
+def build(source: Path, build_root: Path) -> InterfacePackage:
     package = InterfacePackage.read(source)
     workspace = Workspace(package, (build_root / package.name).resolve())
     workspace.renew()
     sources = generate(workspace)
     install_python(workspace)
-    compile_and_link(workspace, sources, jobs)
+    compile_and_link(workspace, sources)
     install_share(workspace)
     return package
 
@@ -435,17 +385,13 @@ def main() -> int:
     parser.add_argument(
         '--build', type=Path, required=True, help='folder for generated sources and objects'
     )
-    parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     # The generators find their own templates through the ament index.
     os.environ['AMENT_PREFIX_PATH'] = str(PREFIX)
     try:
         for source in options.packages:
-            package = build(source, options.build, options.jobs)
-            print(
-                f'{package.name} {package.version}: {len(package.definitions)} interfaces in '
-                f'{PREFIX}'
-            )
+            package = build(source, options.build)
+            print(f'{package.name}: {len(package.definitions)} interfaces in {PREFIX}')
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1

@@ -22,8 +22,6 @@ from contextlib import contextmanager
 from pathlib import Path
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 from typing import Any
@@ -32,9 +30,10 @@ import zlib
 from entry_point_kit import install as install_metadata
 from entry_point_kit import offer_alone
 from nodes.container_kit import Client, Container, install
-from nodes.programs import environment
+from nodes.programs import environment, Program
 from nodes.ros_kit import overrides, ros, spun
 import numpy as np
+from processes import ran
 import pytest
 from rclpy.parameter import Parameter
 from std_msgs.msg import Float32
@@ -91,43 +90,23 @@ def until_ctrl_c(
 
     It must exit with 0. Return all its output, and the matches.
     """
-    running = subprocess.Popen(
-        [sys.executable, str(program)],
-        # Unbuffered, a line takes several writes, and a log line may come between them.
-        env={k: v for k, v in environment(domain).items() if k != 'PYTHONUNBUFFERED'},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+    # Unbuffered, a line takes several writes, and a log line may come between them.
+    buffered = {'PYTHONUNBUFFERED': ''}
+    words = (sys.executable, str(program))
+    with Program(words, domain=domain, cold=True, variables=buffered).start() as running:
+        until(lambda: len(said.findall(running.output)) >= FRAMES, lambda: running.output)
+        status, output = running.interrupt(), running.output
+    # If Ctrl-C interrupts a finalizer, Python prints this and goes on; rclpy still ends the
+    # program.
+    ignored = (
+        r'Exception ignored in: [^\n]*__del__[^\n]*\nTraceback [^\n]*\n(?: '
+        r'[^\n]*\n|\n)*KeyboardInterrupt: *\n'
     )
-    stopper = threading.Timer(TIMEOUT_S, running.kill)
-    stopper.start()
-    try:
-        assert running.stdout is not None
-        lines: list[str] = []
-        found: list[re.Match[str]] = []
-        for line in running.stdout:
-            lines.append(line)
-            found += [match] if (match := said.search(line)) else []
-            if match and len(found) == FRAMES:
-                running.send_signal(signal.SIGINT)
-        output = ''.join(lines)
-        assert len(found) >= FRAMES, output
-        # If Ctrl-C interrupts a finalizer, Python prints this and goes on; rclpy still ends the
-        # program.
-        ignored = (
-            r'Exception ignored in: [^\n]*__del__[^\n]*\nTraceback [^\n]*\n(?: '
-            r'[^\n]*\n|\n)*KeyboardInterrupt: *\n'
-        )
-        unexpected = re.sub(ignored, '', output)
-        assert running.wait(TIMEOUT_S) == 0 and 'Traceback' not in unexpected, output
-        assert [int(match[1]) for match in found] == sorted({int(match[1]) for match in found}), (
-            'each frame once, in order'
-        )
-        return output, found
-    finally:
-        stopper.cancel()
-        running.kill()
-        running.wait(TIMEOUT_S)
+    assert status == 0 and 'Traceback' not in re.sub(ignored, '', output), output
+    found = [*said.finditer(output)]
+    numbers = [int(match[1]) for match in found]
+    assert numbers == sorted(set(numbers)), 'each frame once, in order'
+    return output, found
 
 
 def test_the_reader_on_a_gpu_says_that_it_lacks_cupy(free_domain: int) -> None:
@@ -135,14 +114,8 @@ def test_the_reader_on_a_gpu_says_that_it_lacks_cupy(free_domain: int) -> None:
         "import runpy, sys; sys.modules['cupy'] = None; "
         "runpy.run_path(sys.argv[1], run_name='__main__')"
     )
-    done = subprocess.run(
-        [sys.executable, '-c', script, str(EXAMPLES / 'cuda_reader.py')],
-        env=environment(free_domain),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    words = (sys.executable, '-c', script, EXAMPLES / 'cuda_reader.py')
+    done = ran(*words, env=environment(free_domain))
     assert done.returncode == 1 and done.stderr.startswith('cuda_reader needs CuPy'), done.stderr
     assert "'pip install cupy-cuda12x'" in done.stderr and 'Traceback' not in done.stderr
 
@@ -153,12 +126,8 @@ def test_a_program_reads_pixels_until_ctrl_c_and_ends_without_a_complaint(
 ) -> None:
     program = EXAMPLES / name
     if name == 'README.md':
-        block = re.search(
-            r'^```python\n(.*?)^```$',
-            (ROOT / name).read_text(encoding='utf-8'),
-            re.DOTALL | re.MULTILINE,
-        )
-        assert block is not None
+        page = (ROOT / name).read_text(encoding='utf-8')
+        block = re.search(r'^```python\n(.*?)^```$', page, re.DOTALL | re.MULTILINE)
         program = tmp_path / 'readme.py'
         program.write_text(block[1], encoding='utf-8')
     with capture(free_domain):
@@ -178,58 +147,31 @@ def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(
     with capture(free_domain, seen=note) as camera:
         output, said = until_ctrl_c(EXAMPLES / 'import_fd.py', free_domain, CRC)
         pool = camera.camera.pool
-        assert pool is not None
         layout, slots = pool.layout, len(pool.slots)
     assert {int(match[1]): int(match[2], 16) for match in said}.items() <= drawn.items()
     assert len({match[2] for match in said}) > FRAMES / 2, 'they are different pictures'
     imports = [line for line in output.splitlines() if ' fd ' in line]
     assert len(imports) <= slots, 'each buffer once'
     for line in imports:
-        assert '100x80 nv12 modifier 0x0' in line and all(
-            str(plane) in line for plane in layout.planes
-        )
+        assert '100x80 nv12 modifier 0x0' in line
+        assert all(str(plane) in line for plane in layout.planes)
 
 
 def test_the_own_camera_publishes_to_the_viewer_until_ctrl_c(free_domain: int) -> None:
     """Each has its own process, and both end without an error message."""
-    camera = subprocess.Popen(
-        [sys.executable, str(EXAMPLES / 'own_camera.py')],
-        env=environment(free_domain),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    words = (sys.executable, str(EXAMPLES / 'own_camera.py'))
+    with Program(words, domain=free_domain, cold=True).start() as camera:
         _, said = until_ctrl_c(VIEWER, free_domain, BRIGHTNESS)
-        camera.send_signal(signal.SIGINT)
-        _, complaints = camera.communicate(timeout=TIMEOUT_S)
-    finally:
-        camera.kill()
-        camera.wait(TIMEOUT_S)
+        assert camera.interrupt() == 0 and 'Traceback' not in camera.output, camera.output
     assert {match[2] for match in said} == {'80.0'}
-    assert camera.returncode == 0 and 'Traceback' not in complaints, complaints
 
 
 def install_package(name: str, tmp_path: Path, installed: Path) -> None:
     """Install a copy of an example's package: a build leaves files in the source."""
     source = tmp_path / 'source'
     shutil.copytree(EXAMPLES / name, source)
-    pip = [
-        sys.executable,
-        '-m',
-        'pip',
-        'install',
-        '--quiet',
-        '--no-build-isolation',
-        '--no-deps',
-        '--no-index',
-    ]
-    done = subprocess.run(
-        [*pip, '--target', str(installed), str(source)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    pip = (sys.executable, '-m', 'pip', 'install', '--quiet', '--no-build-isolation')
+    done = ran(*pip, '--no-deps', '--no-index', '--target', installed, source)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -281,8 +223,7 @@ def test_what_the_counter_camera_declares_is_known_everywhere(
     def said(program: str, *arguments: str, **values: object) -> str:
         lines = ''.join(f'    {name}: {value}\n' for name, value in values.items())
         path.write_text(f'/**/capture:\n  ros__parameters:\n{lines}', encoding='utf-8')
-        command = [str(Path(sys.executable).with_name(program)), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = ran(Path(sys.executable).with_name(program), *arguments)
         return ' '.join((done.stdout + done.stderr).split())
 
     def asked(**values: object) -> str:
@@ -326,8 +267,6 @@ def test_own_component_is_installed_and_works_in_the_camera_s_container(
 
 
 # Another package's accelerator has full rights: two own parameters and a doctor's check.
-
-
 COUNTER_FOLDER = EXAMPLES / 'counter_accelerator'
 COUNTER = {'accelerator': 'counter', 'model': str(COUNTER_FOLDER / 'bright.yaml')}
 

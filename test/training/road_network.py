@@ -171,8 +171,6 @@ def cell_centres(rows: int, columns: int, stride: int, device: torch.device) -> 
 
 
 # Task-aligned assignment (TOOD, Feng et al. 2021), BCE for classes, CIoU for boxes.
-
-
 CANDIDATES = 10
 SCORE_POWER, IOU_POWER = 0.5, 6.0
 BOX_WEIGHT = 5.0

@@ -120,8 +120,6 @@ def _inference_ms(model: RoadModel) -> float:
 
 
 # Export as ONNX, the weights stored as float16.
-
-
 OPSET = 17
 INPUT_NAME, OUTPUT_NAME = 'image', 'detections'
 SMALLEST_HALVED = 32
