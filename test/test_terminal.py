@@ -26,11 +26,13 @@ from unittest.mock import Mock
 
 from processes import ran
 import pytest
-from verify.command_kit import ENDING
 
 from zc_perception.terminal import ending_quietly, Interrupted, Interruption, interruptions
 
 SIGINT, SIGTERM = signal.SIGINT, signal.SIGTERM
+# Signals that end a command; not SIGHUP, which nohup makes the tests' processes ignore.
+IGNORED = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+ENDING = (SIGINT, SIGTERM) if IGNORED else (SIGINT, SIGTERM, signal.SIGHUP)
 SECONDS, LIMIT = ['--seconds', '0'], ['--time-limit', '0']
 REPOSITORY = Path(__file__).resolve().parents[1]
 _PROGRAM = """

@@ -180,8 +180,8 @@ class Camera:
         def validate() -> str:
             if str(stream.pixel_format) not in self.formats:
                 stream.pixel_format = Named(self.formats[0])
-            wanted = (stream.size.width, stream.size.height)
-            stream.size = Size(*map(min, wanted, self._largest))
+            size, (width, height) = stream.size, self._largest
+            stream.size = Size(min(size.width, width), min(size.height, height))
             stream.stride = -(-stream.size.width // 64) * 64
             stream.color_space = self.color_space
             return 'Adjusted'

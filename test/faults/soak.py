@@ -290,13 +290,19 @@ def soak(
     )  # fmt: skip
     topics = [f'/{camera}/image_raw' for camera in CAMERAS]
     view = [sys.executable, str(Path(faults.__file__).with_name('viewer.py')), '2', *topics]
-    found, kills, attempts, viewer = Soak(), 0, 0, None
+    found, kills, attempts = Soak(), 0, 0
+    viewer: Running | None = None
     with contextlib.ExitStack() as ending:
         ending.enter_context(own_sockets(folder))
         onlooker = ending.enter_context(contextlib.closing(SoakOnlooker(domain)))
         command = ('perception', '--cameras', *CAMERAS, *values)
         program = ending.enter_context(Running(*command, domain=domain))
-        ending.callback(lambda: viewer and viewer.__exit__())
+
+        def end_viewer() -> None:
+            if viewer is not None:
+                viewer.__exit__()
+
+        ending.callback(end_viewer)
         program.start(*(f'[{camera}.overlay]: ready' for camera in CAMERAS))
         until(lambda: len(onlooker.detections) == len(CAMERAS), 'detections of all cameras')
         onlooker.longest_pause_s()

@@ -96,16 +96,15 @@ class Running(Program):
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def kill(self) -> None:
+    def kill(self) -> int:
         self.process.kill()
-        self.ended()
+        return self.ended()
 
-    def end(self, timeout_s: float = 60.0) -> int:
+    def end(self) -> int:
         """Send SIGINT; return the exit code, or SIGKILL's if it doesn't end in time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.interrupt(timeout_s)
-        self.kill()
-        return int(self.process.returncode)
+            return self.interrupt()
+        return self.kill()
 
     def __exit__(self, *exception: object) -> None:
         if any(exception):

@@ -44,7 +44,6 @@ from waiting import eventually, until
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 
-WAIT_S = 60.0
 NAME = 'fault_witness'
 DEPTH = 30
 """How many frames may wait for it: a second's.
@@ -286,13 +285,8 @@ class Witness(Reader):
         if service not in self._clients:
             self._clients[service] = self.node.create_client(kind, service)
         client = self._clients[service]
-        assert client.wait_for_service(WAIT_S), f'no service {service}'
+        assert client.wait_for_service(60.0), f'no service {service}'
         return client
-
-    def call(self, kind: Any, service: str, request: Any) -> Any:
-        """Return a service's answer to a request that may be sent twice, else AssertionError."""
-        client = self._client(kind, service)
-        return answer_of(client, request, lambda future, s: eventually(future.done, s), WAIT_S)
 
     def know_capture(self) -> None:
         """
@@ -302,17 +296,16 @@ class Witness(Reader):
         it was made earlier.
         """
         self._client(ChangeState, '/capture/change_state')
-        self.call(GetState, '/capture/get_state', GetState.Request())
+        client = self._client(GetState, '/capture/get_state')
+        answer_of(client, GetState.Request(), lambda future, s: eventually(future.done, s))
 
     def change(self, transition: str) -> bool:
         """Request a transition of the capture node; return whether it succeeded."""
         self.know_capture()  # this request must not come twice
-        future = self._client(ChangeState, '/capture/change_state').call_async(
-            ChangeState.Request(
-                transition=Transition(id=getattr(Transition, f'TRANSITION_{transition.upper()}'))
-            )
-        )
-        until(future.done, f'the answer to {transition}', WAIT_S)
+        wanted = Transition(id=getattr(Transition, f'TRANSITION_{transition.upper()}'))
+        client = self._client(ChangeState, '/capture/change_state')
+        future = client.call_async(ChangeState.Request(transition=wanted))
+        until(future.done, f'the answer to {transition}')
         return bool(future.result().success)
 
     def close(self) -> None:

@@ -74,11 +74,6 @@ def unreadable_logs(document: Any) -> list[Any]:
     return [one for one in document['unreadable'] if one['topic'] == 'frame log']
 
 
-def assert_exit_code(code: int, document: Any) -> None:
-    measured = all(check['measured'] for check in document['checks'].values())
-    assert code == (1 if measured else 3)
-
-
 def assert_not_measured(document: Any, reason: str) -> None:
     checks = document['checks'].values()
     assert document['pass'] is False and not any(check['holds'] for check in checks)
@@ -220,7 +215,8 @@ def test_who_reads_no_further_ends_no_measurement(tmp_path: Path) -> None:
         )  # fmt: skip
     document = result_in(tmp_path)
     assert document['frames'] > 0 and done.stderr == b''
-    assert_exit_code(done.returncode, document)
+    measured = all(check['measured'] for check in document['checks'].values())
+    assert done.returncode == (1 if measured else 3)
 
 
 # Descendants of this process: those that began meanwhile, also orphans, and no others.

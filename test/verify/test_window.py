@@ -177,21 +177,15 @@ def test_all_maps_are_looked_at_before_the_window_and_it_is_known_since_when(
     assert 0 < seen.looked_ns < looks[0] < seen.start_ns
 
 
-@contextmanager
-def node() -> Iterator[tuple[FrameLog, WatchedNode]]:
-    with (
-        FrameLog('capture', '/made/node') as log,
-        find_frame_logs(pids=[os.getpid()]) as (reader,),
-    ):
-        log.describe({'n': 1})
-        watched = WatchedNode(reader)
-        watched.expect_facts()
-        yield log, watched
-
-
 def test_a_node_that_ends_before_it_has_told_its_counters_has_ended() -> None:
     for end_first in (True, False):
-        with node() as (log, watched):
+        with (
+            FrameLog('capture', '/made/node') as log,
+            find_frame_logs(pids=[os.getpid()]) as (reader,),
+        ):
+            log.describe({'n': 1})
+            watched = WatchedNode(reader)
+            watched.expect_facts()
             steps = [log.close, watched.keep_facts]
             for step in steps if end_first else reversed(steps):
                 step()

@@ -225,7 +225,12 @@ def _graph(card: Card, attached: str, with_cache: bool, **changes: Any) -> Obser
     )
     trace = Trace(sorted(card.events, key=lambda item: item.time_ns))
     seen_by = (nodes, tuple(looks), trace, SOURCES, {PID: PID, THREAD: PID})
-    memory = (dict.fromkeys(POOL, 'system'), frozenset(POOL), frozenset(), frozenset((81 << 20,)))
+    memory: Any = (
+        dict.fromkeys(POOL, 'system'),
+        frozenset(POOL),
+        frozenset(),
+        frozenset((81 << 20,)),
+    )
     no_mapping_in_three_looks = ((), 3, ())
     copied = (CopyShare(PID, 1000, 2),)
     made = Observation(START, END, *seen_by, *memory, *no_mapping_in_three_looks, copied)

@@ -182,7 +182,8 @@ def test_samples_tell_a_program_that_copies(code: str, copying: bool) -> None:
             sampler.close()
         shares, unreadable = copies.shares_of(samples, [process.pid])
     assert {one.source for one in unreadable} <= {'kernel symbols'}
-    (share,) = shares or ()
+    assert shares is not None
+    (share,) = shares
     assert share.samples >= 60 and set(samples) == {process.pid}
     assert share.percent > 20 if copying else share.copying == 0
 
