@@ -12,7 +12,7 @@ TYPED = $(addprefix zc_perception/,pixel memory jetson negotiation machine camer
 # left out of link and nodes talks to ROS in the same way as these, and takes most of the time; the long form runs it, too.
 ROS_ALIKE = link/test_camera_kills.py link/test_wire_page.py \
 	nodes/test_capture% nodes/test_programs.py nodes/params/test_parameter_yaml.py \
-	nodes/test_inference% nodes/test_service.py nodes/test_implicit% \
+	nodes/test_inference% nodes/test_implicit% \
 	$(addprefix nodes/test_,$(addsuffix .py,graph config_files recorder diagnostics_faults overlay))
 ROS_ALL = $(wildcard test/link/test_*.py test/nodes/test_*.py test/nodes/*/test_*.py)
 ROS_TESTS = test/environment/test_environment.py test/examples $(if $(ZC_LONG),$(ROS_ALL),$(filter-out $(ROS_ALIKE:%=test/%),$(ROS_ALL)))

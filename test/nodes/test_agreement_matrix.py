@@ -78,23 +78,24 @@ PATIENCE_S = 120.0
 _NAME = 'needy'
 
 
-class Consumer:
-    """A consumer in a process of its own, or in the camera's, whose *context* it then has."""
+class Host:
+    """A process with a ``capture_node``, a consumer, or both in one context."""
 
-    def __init__(self, context: rclpy.Context | None = None) -> None:
+    def __init__(self) -> None:
         self._ends = ExitStack()
-        self._context = rclpy.Context() if context is None else context
-        if context is None:
-            rclpy.init(context=self._context)
-            self._ends.callback(self._context.try_shutdown)
-        self._spinner = ExecutorThread(self._context, lambda: None)
-        self._spinner.start()
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context)
+        self._ends.callback(self._context.try_shutdown)
+        self._camera: Any = None
         self._came: list[float] = []
 
     def join(self, name: str, needs: str) -> float:
         """Subscribe; return the time."""
         node = rclpy.create_node(name, context=self._context)
         self._ends.callback(node.destroy_node)
+        spinner = ExecutorThread(self._context, lambda: None)
+        spinner.start()
+        self._ends.callback(spinner.stop)
         self._subscription = create_frame_subscription(
             node,
             'image_raw',
@@ -102,7 +103,14 @@ class Consumer:
             copy_free='required',
             constraints=parse_stand_in(f'{name}: {needs}'),
         )
-        self._spinner.executor.add_node(node)
+        spinner.executor.add_node(node)
+        return time.monotonic()
+
+    def start(self, values: dict[str, Any]) -> float:
+        """Start the camera as the program does; return the ready time."""
+        self._camera = CaptureNode(context=self._context, parameter_overrides=overrides(values))
+        group = NodeGroup(self._context, [self._camera], lambda: None)
+        self._ends.enter_context(group).start()
         return time.monotonic()
 
     def seen(self) -> dict[str, Any]:
@@ -114,58 +122,28 @@ class Consumer:
             'reason': statistics.reason,
         }
 
-    def close(self) -> None:
-        self._spinner.stop()
-        self._ends.close()
-
-
-class Camera:
-    """A ``capture_node``, and in the column ``one process`` a consumer beside it."""
-
-    def __init__(self) -> None:
-        self._ends = ExitStack()
-        self._node: Any = None
-        self._beside: Consumer | None = None
-
-    def start(self, values: dict[str, Any], needs: str = '') -> float:
-        """Start as the program does, with a consumer if it has *needs*; return the ready time."""
-        context = rclpy.Context()
-        rclpy.init(context=context)
-        self._ends.callback(context.try_shutdown)
-        if needs:
-            self._beside = self._ends.enter_context(closing(Consumer(context)))
-            self._beside.join(_NAME, needs)
-        self._node = CaptureNode(context=context, parameter_overrides=overrides(values))
-        group = self._ends.enter_context(NodeGroup(context, [self._node], lambda: None))
-        group.start()
-        return time.monotonic()
-
-    def seen(self) -> dict[str, Any]:
-        assert self._beside is not None
-        return self._beside.seen()
-
     def knows(self, name: str) -> bool:
         """Return whether the camera has received that consumer's needs."""
-        offer = self._node._offer
-        return any(name in one.participant for one in offer.consumers())
+        return any(name in each.participant for each in self._camera._offer.consumers())
 
     def told(self) -> list[str]:
         """Return what the camera says of refusals."""
-        outcomes = self._node.session.outcomes() if self._node.session is not None else {}
-        refused = [str(one) for one in outcomes.values() if not one.has_buffers]
-        return [*self._node._server.server.statistics().last_refusal.values(), *refused]
+        session = self._camera.session
+        outcomes = session.outcomes() if session is not None else {}
+        refused = [str(each) for each in outcomes.values() if not each.has_buffers]
+        return [*self._camera._server.server.statistics().last_refusal.values(), *refused]
 
     def close(self) -> None:
         self._ends.close()
 
 
 class Process:
-    """An object in a forked process, which a test may kill."""
+    """A host in a forked process, which a test may kill."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self) -> None:
         fork = multiprocessing.get_context('fork')
         self._ours, theirs = fork.Pipe()
-        self.process = fork.Process(target=_serve, args=(make, theirs, self._ours))
+        self.process = fork.Process(target=_serve, args=(theirs, self._ours))
         self.process.start()
         theirs.close()
 
@@ -190,9 +168,9 @@ class Process:
         self.process.join()
 
 
-def _serve(make: Callable[[], Any], theirs: Connection, ours: Connection) -> None:
+def _serve(theirs: Connection, ours: Connection) -> None:
     ours.close()
-    with closing(make()) as target:
+    with closing(Host()) as target:
         while True:
             try:
                 name, *arguments = theirs.recv()
@@ -207,19 +185,20 @@ def _serve(make: Callable[[], Any], theirs: Connection, ours: Connection) -> Non
 def run_case(values: dict[str, Any], needs: str, order: str) -> dict[str, Any]:
     with ExitStack() as stack:
 
-        def process(make: Callable[[], Any]) -> Process:
-            return stack.enter_context(closing(Process(make)))
+        def process() -> Process:
+            return stack.enter_context(closing(Process()))
 
         def joined(name: str = _NAME) -> tuple[float, Process]:
-            consumer = process(Consumer)
+            consumer = process()
             return consumer.call('join', name, needs), consumer
 
         def begun() -> tuple[float, Process]:
             """Start both; return when the last one was ready, and the consumer under test."""
             if order == ALONE:
-                return camera.call('start', values, needs), camera
+                camera.call('join', _NAME, needs)
+                return camera.call('start', values), camera
             if order == 'both at once':
-                consumer = process(Consumer)
+                consumer = process()
                 camera.ask('start', values)
                 consumer.ask('join', _NAME, needs)
                 return max(camera.answer(), consumer.answer()), consumer
@@ -229,7 +208,7 @@ def run_case(values: dict[str, Any], needs: str, order: str) -> dict[str, Any]:
             camera.call('start', values)
             if order == 'capture first':
                 return joined()
-            witness = process(Consumer)
+            witness = process()
             witness.call('join', 'witness', 'any')
             assert _served(witness, camera)['flows'], 'the witness got no frame'
             if order == 'a third joins':
@@ -242,7 +221,7 @@ def run_case(values: dict[str, Any], needs: str, order: str) -> dict[str, Any]:
             until(goes_on, lambda: f'the witness: {witness.call("seen")}', PATIENCE_S)
             return joined()
 
-        camera = process(Camera)
+        camera = process()
         ready, tested = begun()
         found = _served(tested, camera)
         found['seconds'] = round(found.pop('at') - ready, 2)

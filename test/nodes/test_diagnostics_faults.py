@@ -66,8 +66,7 @@ class AcceleratorFaults:
 
     present = True
     job_s = 0.0
-    refused = 0
-    """Of ten frames."""
+    refuses = False
 
     def __call__(self) -> FaultyAccelerator:
         if not self.present:
@@ -79,7 +78,6 @@ class FaultyAccelerator(OnnxAccelerator):
     def __init__(self, faults: AcceleratorFaults) -> None:
         super().__init__(CopyLedger(), {'threads': 1})
         self._faults = faults
-        self._asked = 0
         self.closed = False
 
     def load(self, manifest: ModelManifest) -> None:
@@ -98,8 +96,7 @@ class FaultyAccelerator(OnnxAccelerator):
     def import_frame(self, frame: Frame) -> ImportHandle:
         if not self._faults.present:
             raise DeviceLostError('the card was removed')
-        self._asked += 1
-        if self._asked % 10 < self._faults.refused:
+        if self._faults.refuses:
             raise AcceleratorError('the buffer was refused: EINVAL')
         return super().import_frame(frame)
 
@@ -108,41 +105,38 @@ class FaultyAccelerator(OnnxAccelerator):
         super().close()
 
 
-class Fleet:
-    """Running capture and inference nodes, and the faults of the accelerator."""
+class Fleet(Reader):
+    """Running capture and inference nodes, the accelerator's faults, and another program."""
 
+    context: rclpy.Context
+    accelerator: AcceleratorFaults
+    capture: CaptureNode
+    inference: InferenceNode
     group: NodeGroup
-
-    def __init__(self, context: rclpy.Context, reader: Reader, capture: dict[str, Any]) -> None:
-        self.accelerator = AcceleratorFaults()
-        self.context, self.reader = context, reader
-        self.capture = CaptureNode(
-            context=context, parameter_overrides=overrides(CAMERA | capture)
-        )
-        self.inference = InferenceNode(
-            accelerator_factory=self.accelerator,
-            context=context,
-            parameter_overrides=overrides({'model': 'hog', 'timeout': 20.0}),
-        )
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        self.reader.until(condition, lambda: f'{what}: {self.reader.messages()}')
 
     def well(self, *names: str) -> None:
         for name in names:
-            self.until(lambda name=name: self.reader.level(name) == 0, f'{name} is well')
+            self.comes_to(name, OK)
 
 
 @contextmanager
 def fleet(domain: int, **capture: Any) -> Iterator[Fleet]:
     """Yield running nodes whose diagnostics are all OK."""
-    with ros(domain) as context, Reader(domain) as reader:
-        made = Fleet(context, reader, capture)
-        with spun(context, made.capture, made.inference) as made.group:
-            made.well(*(f'capture: {part}' for part in ('camera', 'pool', 'link')))
-            made.well('inference: accelerator', 'inference: detections')
-            made.until(lambda: made.inference.processed > 15, 'detections')
-            yield made
+    with ros(domain) as context, Fleet(domain) as run:
+        run.context, run.accelerator = context, AcceleratorFaults()
+        run.capture = CaptureNode(
+            context=context, parameter_overrides=overrides(CAMERA | capture)
+        )
+        run.inference = InferenceNode(
+            accelerator_factory=run.accelerator,
+            context=context,
+            parameter_overrides=overrides({'model': 'hog', 'timeout': 20.0}),
+        )
+        with spun(context, run.capture, run.inference) as run.group:
+            run.well('capture: camera', 'capture: pool', 'capture: link')
+            run.well('inference: accelerator', 'inference: detections')
+            run.until(lambda: run.inference.processed > 15, 'detections')
+            yield run
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +161,7 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
             holder='slow_tracker',
         )
         subscription.update_rung()
-        run.reader.comes_to(
+        run.comes_to(
             'capture: link',
             WARN,
             'slow_tracker gets no more frames, because it holds all 1 frame(s) that it may hold',
@@ -186,12 +180,12 @@ def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]
         first, part = run.inference.accelerator, 'inference: accelerator'
         run.accelerator.present = False
         error = 'last error: no card: check lspci', 'dmesg | grep -i metis'
-        run.reader.comes_to(part, ERROR, 'recovering for', 'attempt ', *error)
-        values = run.reader.values(part)
+        run.comes_to(part, ERROR, 'recovering for', 'attempt ', *error)
+        values = run.values(part)
         assert (values['device_losses'], values['recovered']) == ('1', '0')
         frozen = run.inference.processed
         run.until(
-            lambda: int(run.reader.values(part)['refused_recovering']) > 5,
+            lambda: int(run.values(part)['refused_recovering']) > 5,
             'frames that are dropped meanwhile, and counted',
         )
         assert (
@@ -202,7 +196,7 @@ def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]
         run.accelerator.present = True
         run.well(part)
         assert (
-            run.reader.values(part)['recovered'] == '1' and run.inference.accelerator is not first
+            run.values(part)['recovered'] == '1' and run.inference.accelerator is not first
         )
         run.well('inference: detections')
         run.until(lambda: run.inference.processed > frozen + 5, 'detections again')
@@ -214,18 +208,18 @@ def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]
 def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.job_s = 0.05
-        run.reader.comes_to(
+        run.comes_to(
             'inference: detections', WARN, 'the model is too slow: only', 'take a smaller model'
         )
         # At a lower wanted rate the check begins anew, and soon passes.
         assert not set_or_why_not(run.inference, 'max_rate', 8.0)
-        run.reader.comes_to('inference: detections', OK, 'frames per second')
+        run.comes_to('inference: detections', OK, 'frames per second')
 
 
 def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int) -> None:
     with fleet(free_domain) as run:
-        run.accelerator.refused = 10
-        comes_to = run.reader.comes_to
+        run.accelerator.refuses = True
+        comes_to = run.comes_to
         gives = 'only 0.0 of ', 'frames per second give results', ' fail', 'see part accelerator'
         comes_to('inference: detections', ERROR, *gives)
         refused = 'the buffer was refused: EINVAL'
@@ -233,8 +227,8 @@ def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int)
         comes_to('inference: accelerator', ERROR, *lost)
         none = 'in_process: the accelerator takes none of the frames: '
         comes_to('inference: link', ERROR, none + refused)
-        assert 'too slow' not in run.reader.text('inference: detections')
-        run.accelerator.refused = 0
+        assert 'too slow' not in run.text('inference: detections')
+        run.accelerator.refuses = False
         run.well('inference: link', 'inference: detections', 'inference: accelerator')
 
 
@@ -254,7 +248,7 @@ def test_a_disk_that_is_full(
         try:
             recorder.start()
             full = 'No space left on device', 'make room, then start a new recording'
-            run.reader.comes_to('recorder: recording', ERROR, *full)
+            run.comes_to('recorder: recording', ERROR, *full)
             recorder.trigger_deactivate()
             recorder.trigger_cleanup()
             assert not set_or_why_not(recorder, 'path', str(tmp_path / 'room'))
