@@ -26,6 +26,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 import gc
 import itertools
 from operator import attrgetter
@@ -35,7 +36,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import Mock
 
-from nodes.ros_kit import Managed, status
+from nodes.ros_kit import Managed, overrides, status
 import pytest
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import ParameterValue
@@ -321,39 +322,21 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
 
 
-class Bench:
+class Bench(Managed):
     """A node of each kind, configured and cleaned up for each parameter."""
 
-    def __init__(self, run: Managed) -> None:
-        self.run = run
-        self._nodes: dict[str, Any] = {}
+    @cached_property
+    def kinds(self) -> dict[str, Any]:
+        return {kind: self.made(kind) for kind in KINDS}
 
-    def node(self, kind: str, entry: Static) -> Any:
-        options = entry.options()
-        if options or kind not in self._nodes:
-            made = self.run.make(KINDS[kind][0], {'autostart': False}, **options)
-            if options:
-                return made
-            self._nodes[kind] = made
-        return self._nodes[kind]
-
-    @staticmethod
-    def set(kind: str, node: Any, values: dict[str, Any]) -> None:  # noqa: A003
-        specs = node_specs()[kind].values()
-        wanted = {spec.name: spec.default for spec in specs if not spec.fixed}
-        done = node.set_parameters_atomically(
-            [
-                Parameter(name, value=[''] if value == [] else value)
-                for name, value in (wanted | values).items()
-            ]
-        )
-        assert done.successful, done.reason
+    def made(self, kind: str, **options: Any) -> Any:
+        return self.make(KINDS[kind][0], {'autostart': False}, **options)
 
 
 @pytest.fixture(scope='module')
 def bench(module_domain: int) -> Iterator[Bench]:
-    with Managed(module_domain) as opened:
-        yield Bench(opened)
+    with Bench(module_domain) as opened:
+        yield opened
 
 
 class Noting(UserDict[str, Any]):
@@ -404,7 +387,8 @@ def test_a_parameter_set_while_unconfigured_takes_effect_at_configure(
     monkeypatch.setattr(gstreamer, 'load_gstreamer', Mock)
     feed = Mock(has_sink=False, formats=lambda: None)
     monkeypatch.setattr(gstreamer, 'FrameFeed', lambda text, **_: feed)
-    node = bench.node(kind, entry)
+    options, specs = entry.options(), node_specs()[kind]
+    node = bench.made(kind, **options) if options else bench.kinds[kind]
     seen, value = Seen(node=node, given=[], error=None), filled(entry.value)
     if entry.given_to is not None:
         module, replaced = entry.given_to
@@ -413,13 +397,17 @@ def test_a_parameter_set_while_unconfigured_takes_effect_at_configure(
         monkeypatch.setattr(
             module, replaced, note_arguments(seen.given, getattr(module, replaced), replaced)
         )
-    if node_specs()[kind][name].fixed:
+    if specs[name].fixed:
         refused = node.set_parameters([Parameter(name, value=not value)])[0]
         assert not refused.successful and 'read-only: restart the node' in refused.reason
         assert entry.effect(seen)
         return
-    values = {**KINDS[kind][1], **entry.others, name: entry.value}
-    bench.set(kind, node, {name: filled(value) for name, value in values.items()})
+    defaults = {each.name: each.default for each in specs.values() if not each.fixed}
+    values = {**defaults, **KINDS[kind][1], **entry.others, name: entry.value}
+    done = node.set_parameters_atomically(
+        overrides({name: [''] if given == [] else filled(given) for name, given in values.items()})
+    )
+    assert done.successful, done.reason
     try:
         try:
             node.configure_now()
@@ -427,7 +415,7 @@ def test_a_parameter_set_while_unconfigured_takes_effect_at_configure(
                 node.trigger_activate()
         except ZcError as error:
             seen.error = error
-        bench.run.eventually(
+        bench.eventually(
             lambda: _holds(entry, seen), f'{kind}.{name}: {value} has no effect: {seen}'
         )
     finally:

@@ -120,14 +120,11 @@ class TiledCamera(SyntheticCamera):
         return frame
 
 
-class Bench:
+class Bench(Managed):
     """A capture node with a tiled camera, and a foreign node in the same context, both spun."""
 
-    def __init__(self, run: Managed, camera: TiledCamera, values: dict[str, Any]) -> None:
-        self.until, self.hear = run.eventually, run.hear
-        self.capture = run.make(CaptureNode, values, camera_factory=lambda identity: camera)
-        self.user = Node('user', context=run.context)
-        run.spins(self.user)
+    capture: CaptureNode
+    user: Node
 
     def status(self, part: str) -> Status:
         found: Status = status(self.capture, part)
@@ -136,17 +133,15 @@ class Bench:
     def captured(self) -> int:
         return int(self.status('camera').values['captured'])  # type: ignore[call-overload]
 
-    def goes_on(self) -> None:
-        before = self.captured()
-        self.until(lambda: self.captured() > before + 20)
-
 
 @contextmanager
 def running(domain: int, camera: TiledCamera, **values: Any) -> Iterator[Bench]:
-    with Managed(domain) as run:
-        bench = Bench(run, camera, values)
+    with Bench(domain) as bench:
+        bench.capture = bench.make(CaptureNode, values, camera_factory=lambda identity: camera)
+        bench.user = Node('user', context=bench.context)
+        bench.spins(bench.user)
         bench.capture.start()
-        bench.until(lambda: bench.captured() > 3)
+        bench.grows(bench.captured, 3)
         yield bench
         bench.user.destroy_node()
 
@@ -164,7 +159,7 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
         raw = bench.hear(Image, 'image_raw')
         compressed = bench.hear(CompressedImage, 'image_raw/compressed')
         bench.until(lambda: bench.status('link').values['readers_without_picture'] == 2)
-        bench.goes_on()
+        bench.grows(bench.captured, 20)
         found = bench.status('link')
         assert found.level is Level.WARN
         assert found.message == (
@@ -235,7 +230,7 @@ def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(
             return 'viewer' in message and 'NV12 INVALID' in message
 
         bench.until(far_is_named)
-        bench.goes_on()
+        bench.grows(bench.captured, 20)
         assert far.interrupt() == 0, far.output
         found = result(far)
         both = 'no common pixel format and modifier (tiled camera: NV12 INVALID; viewer'
