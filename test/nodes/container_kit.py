@@ -40,7 +40,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.task import Future
 from std_msgs.msg import String
-from waiting import until
+from waiting import eventually
 
 TICK_S = 0.02
 FOREVER = threading.Event()
@@ -242,7 +242,6 @@ class Container(Program):
         domain: int,
         *args: str,
         program: str = 'component_container',
-        wait: bool = True,
         cold: bool = False,
     ) -> None:
         code = (
@@ -260,16 +259,12 @@ class Container(Program):
             variables=variables,
         )
         self.start()
-        if wait:
-            self.wait_for(']: ready')
+        self.wait_for(']: ready')
 
-    def wait_for(self, text: str, count: int = 1) -> None:
-        """Wait until *text* was printed *count* times."""
-        until(
-            lambda: self.output.count(text) >= count or not self._reader.is_alive(),
-            lambda: f'{text!r} was not printed:\n{self.output}',
-        )
-        assert self.output.count(text) >= count, f'{text!r} was not printed:\n{self.output}'
+    def wait_for(self, text: str) -> None:
+        """Wait until *text* was printed."""
+        eventually(lambda: text in self.output or not self._reader.is_alive())
+        assert text in self.output, f'{text!r} was not printed:\n{self.output}'
 
     def end(self, number: int = signal.SIGINT) -> int:
         return self.interrupt(number=number)

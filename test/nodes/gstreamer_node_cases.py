@@ -85,19 +85,12 @@ def psnr(shown: Any, number: int) -> float:
     return float(10 * np.log10(255**2 / max(error, 1e-9)))
 
 
-class Source:
-    """Publish numbered pictures, whose stamps encode the numbers."""
-
-    def __init__(self, run: Managed) -> None:
-        self.frames = FramePublisher(run.manager, 'image_raw', width=WIDTH, height=HEIGHT)
-        self.number = 0
-
-    def put(self) -> int:
-        self.number += 1
-        with self.frames.loan(wait_s=60.0) as out:
-            out.planes[0][:], out.planes[1][:] = luma(self.number), 128
-            out.stamp = self.number * STEP_NS
-        return self.number
+def put(frames: FramePublisher, number: int) -> int:
+    """Publish a numbered picture, whose stamp encodes the number."""
+    with frames.loan(wait_s=60.0) as out:
+        out.planes[0][:], out.planes[1][:] = luma(number), 128
+        out.stamp = number * STEP_NS
+    return number
 
 
 @pytest.mark.parametrize('encoder', ['x264enc', 'openh264enc'])
@@ -106,11 +99,11 @@ def test_h264_is_the_frames_pictures_with_their_stamps(encoder: str, free_domain
         # With such a long GOP, a late viewer sees nothing unless the node sends a key frame.
         node = run.make(GStreamerNode, {'encoder': encoder, 'gop_size': 1000})
         node.start()
-        source = Source(run)
+        frames = FramePublisher(run.manager, 'image_raw', width=WIDTH, height=HEIGHT)
         run.eventually(lambda: status(node, 'link').values['rung'] == 'shared_memory')
-        for _ in range(3):
-            source.put()
-            run.eventually(lambda: status(node, 'link').values['received'] == source.number)
+        for number in (1, 2, 3):
+            put(frames, number)
+            run.eventually(lambda n=number: status(node, 'link').values['received'] == n)
         assert node.feed.statistics().frames == 0
         assert status(node, 'gstreamer').message.startswith('idle')
         videos, packets = list[CompressedVideo](), list[FFMPEGPacket]()
@@ -120,7 +113,7 @@ def test_h264_is_the_frames_pictures_with_their_stamps(encoder: str, free_domain
         run.eventually(lambda: status(node, 'gstreamer').values['listeners'] == 2)
         wanted = list[int]()
         for _ in range(FRAMES):
-            wanted.append(source.put())
+            wanted.append(put(frames, 4 + len(wanted)))
             run.eventually(lambda: len(videos) == len(packets) == len(wanted))
         assert [number_of(video.timestamp) for video in videos] == wanted
         assert [number_of(packet.header.stamp) for packet in packets] == wanted
@@ -135,7 +128,7 @@ def test_h264_is_the_frames_pictures_with_their_stamps(encoder: str, free_domain
 
         def see() -> list[Any]:
             done = len(videos)
-            source.put()
+            put(frames, 4 + done)
             run.eventually(lambda: len(videos) > done)
             shown[:] = decoded(late)
             return shown

@@ -49,7 +49,7 @@ from sensor_msgs.srv import SetCameraInfo
 from std_srvs.srv import Trigger
 from waiting import until
 
-from zc_perception.camera.camera import CameraOptions, checked_value, ControlInfo, no_such_control
+from zc_perception.camera.camera import CameraOptions, checked_value, ControlInfo
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
 from zc_perception.camera.recording import Snapshot
@@ -146,9 +146,7 @@ class PluggedCamera(SyntheticCamera):
             raise CameraError(
                 "control 'focus_absolute' could not be set: another control overrides it"
             )
-        info = self._plug.controls.get(name)
-        if info is None:
-            raise no_such_control(self.device, name, self._plug.controls)
+        info = self._plug.controls[name]
         number = checked_value(self.device, info, value)
         number -= number % info.step
         self._plug.controls[name] = replace(info, value=number)
