@@ -591,6 +591,8 @@ def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path:
     assert meant('/front/inference', MeantFor.THIS_NODE) == {'nested'}
     assert meant('/capture', MeantFor.THIS_PROCESS) == {'by_argument'}
     assert CommandLine().keys('/capture') == {}
+    assert line.place('/front/inference', 'other') .endswith("section '/**', line 1)")
+    assert line.place('/capture', 'other') == line.place('/rear/viewer', 'by_argument') == ''
 
 
 @pytest.mark.parametrize('name', ['a//b', 'a/', 'a/4x', 'ä', 'a\n', '~'])

@@ -120,10 +120,10 @@ class CommandLine:
             of_any |= wild
             named |= file.values(node).keys() - wild
         for _, text in self._arguments:
-            name, _, key = text.partition(':=')[0].rpartition(':')
+            name, key = _named(text)
             if not name:
                 bare.add(key)
-            elif section_matches('/' + name.strip('/'), node):
+            elif section_matches(name, node):
                 named.add(key)
         return (
             dict.fromkeys(of_any, MeantFor.ANY_NODE)
@@ -135,12 +135,14 @@ class CommandLine:
         """
         Return a message's ending with the file, section and line that set a node's key.
 
-        The ending is empty if no file sets the key, or if any argument ``-p`` has this key.
+        The ending is empty if no file sets the key, or if ``-p`` sets it for this node.
 
         :param node: the node's full name.
         """
-        if any(text.partition(':=')[0].rpartition(':')[2] == key for _, text in self._arguments):
-            return ''
+        for _, text in self._arguments:
+            name, set_key = _named(text)
+            if set_key == key and (not name or section_matches(name, node)):
+                return ''
         for file in reversed(self._files):
             for section, values in reversed(file.sections):
                 if key in values and section_matches(section, node):
@@ -165,6 +167,12 @@ class CommandLine:
                     str(one) if one.line else f"section '{one.section}': {one}" for one in refused
                 )
                 raise ConfigError(f'{file.where}: {said}')
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the node's name, as a section's, and the key of ``-p``; the name may be empty."""
+    name, _, key = text.partition(':=')[0].rpartition(':')
+    return (f'/{name.strip("/")}' if name else ''), key
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
