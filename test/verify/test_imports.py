@@ -366,10 +366,7 @@ def test_one_broken_node_of_two(
 
 
 LEFT, RIGHT, BACK = POOL
-FIRST, SECOND, THIRD = (
-    FrameJob(START + index * MS, index + 1, frozenset((inode,)))
-    for index, inode in enumerate(POOL)
-)
+FIRST = FrameJob(START, 1, frozenset((LEFT,)))
 
 
 def fences(time_ns: int, numbers: Mapping[int, Sequence[int]], driver: str = 'axl') -> Snapshot:
