@@ -167,7 +167,6 @@ def test_a_lease_of_generation_n_is_refused_at_n_plus_1() -> None:
     assert newer.ended == '' and slot.state is SlotState.LEASED
     assert (pool.statistics().holders, pool.statistics().abandoned) == ({'npu': 1}, 0)
     pool.release(newer)
-    pool.close()
 
 
 def test_a_slot_is_retired_while_a_late_job_still_reads_its_mapping(make_pool: MakePool) -> None:
@@ -197,7 +196,6 @@ def test_a_replacement_that_can_not_be_allocated_is_tried_again() -> None:
     memory.failure = None
     fresh = pool.acquire(wait_s=30.0)
     assert fresh is not None and fresh.index == 0
-    pool.close()
 
 
 def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +241,6 @@ def test_a_fence_that_can_not_be_looked_at_costs_its_slot_not_the_pool(
     pass_time(2 * TIMEOUT_S)
     assert acquired(pool).index == 0
     assert lease.slot.state is SlotState.RETIRED and memory.closes == [1, 0, 0]
-    pool.close()
 
 
 def test_error_fences_are_counted() -> None:
@@ -253,7 +250,6 @@ def test_error_fences_are_counted() -> None:
         fence.signal(error)
         pool.release(leased(pool), fence)
     assert pool.statistics().fence_errors == pool.troubles == 1
-    pool.close()
 
 
 def test_a_lease_that_a_finalizer_drops_counts_as_forgotten_unless_it_says_otherwise() -> None:
@@ -264,7 +260,6 @@ def test_a_lease_that_a_finalizer_drops_counts_as_forgotten_unless_it_says_other
     pool.abandon(leased(pool))
     pool.collect()
     assert pool.statistics().abandoned == 1
-    pool.close()
 
 
 def test_a_fence_of_a_refused_release_is_closed_too() -> None:
@@ -280,7 +275,6 @@ def test_a_fence_of_a_refused_release_is_closed_too() -> None:
     assert pool.acquire() is None
     first.signal()
     assert pool.acquire() is lease.slot
-    pool.close()
 
 
 def test_a_holder_s_own_quota_is_replaced_not_added_and_ends_with_it(make_pool: MakePool) -> None:
@@ -347,7 +341,6 @@ def test_without_a_free_slot_one_line_says_who_has_them(monkeypatch: pytest.Monk
     for lease in leases:
         pool.release(lease)
     pool.slots[2].fences[0].fence.signal()  # type: ignore
-    pool.close()
 
 
 def test_what_listeners_raise_is_counted_and_harms_nobody() -> None:
@@ -436,7 +429,6 @@ def test_a_quarantine_is_made_without_the_lock_and_before_anything_is_free() -> 
     assert pool.acquire() is None
     fence.signal()
     assert pool.acquire() is not None
-    pool.close()
 
 
 def test_an_interrupt_during_a_quarantine_loses_no_slot() -> None:
@@ -451,7 +443,6 @@ def test_an_interrupt_during_a_quarantine_loses_no_slot() -> None:
     after = {acquired(pool).buffer_uid for _ in range(2)}
     assert len(after) == 2 and not after & before
     assert memory.closes == [1, 1, 0, 0]
-    pool.close()
 
 
 # Fences that must signal before the buffers are used again
@@ -606,7 +597,6 @@ def test_whatever_frees_a_slot_wakes_a_waiting_producer(
     assert woken(thread) and got[0] is not None
     assert pool.statistics().exhausted == 0, 'waiting is not dropping'
     assert (got[0] is slot) == (event != 'timeout')
-    pool.close()
 
 
 def test_closing_wakes_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
