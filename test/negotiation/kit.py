@@ -26,7 +26,6 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.negotiation.constraints import BufferConstraints, Format
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.pixel.fourcc import fourcc_code
-from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 TILED = 3 << 56 | 0x10
@@ -58,13 +57,10 @@ class Producer:
         self.requests: list[AllocationRequest] = []
         self.buffers: list[DmaBuf] = []
 
-    def layout(self, request: AllocationRequest) -> ImageLayout:
+    def __call__(self, request: AllocationRequest) -> Allocation:
         linear = request.limits.layout(request.fourcc, request.size, request.placement)
         own = LINEAR if LINEAR in request.modifiers else request.modifiers[0]
-        return replace(linear, modifier=own)
-
-    def __call__(self, request: AllocationRequest) -> Allocation:
-        heap, layout = SealedMemfd(), self.layout(request)
+        heap, layout = SealedMemfd(), replace(linear, modifier=own)
         self.requests.append(request)
         sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
         slots = tuple(tuple(heap.allocate(size) for size in sizes) for _ in range(request.slots))

@@ -193,9 +193,8 @@ def test_who_comes_late_must_suit_what_is_there(producer: Producer) -> None:
     session.leave(fits)
     session.leave(fits)
     assert 'not part of the negotiation' in session.objection(fits)
-    assert session.join(Consumer(who('greedy', slots=2))).verdict is Verdict.ACCEPTED, (
-        'the place is free'
-    )
+    again = session.join(Consumer(who('greedy', slots=2)))
+    assert again.verdict is Verdict.ACCEPTED, 'the place is free'
 
 
 def test_what_was_chosen_and_why_is_one_line(producer: Producer) -> None:
@@ -289,21 +288,13 @@ def _constraints() -> st.SearchStrategy[list[BufferConstraints]]:
     formats = st.lists(st.sampled_from(names), unique=True, max_size=3)
     step = st.sampled_from([1, 2, 48, 64, 100, 4096])
     one = st.builds(
-        lambda found, stride, offset, height, most, slots: who(
-            'one',
-            *found,
-            stride_align=stride,
-            offset_align=offset,
-            height_align=height,
-            max_stride=most,
-            slots=slots,
-        ),
+        lambda found, **limits: who('one', *found, **limits),
         formats,
-        step,
-        step,
-        st.sampled_from([1, 16, 40]),
-        st.sampled_from([None, 64, 128, 4096]),
-        st.integers(0, 3),
+        stride_align=step,
+        offset_align=step,
+        height_align=st.sampled_from([1, 16, 40]),
+        max_stride=st.sampled_from([None, 64, 128, 4096]),
+        slots=st.integers(0, 3),
     )
     return st.lists(one, max_size=4).map(
         lambda found: [replace(each, participant=f'c{index}') for index, each in enumerate(found)]

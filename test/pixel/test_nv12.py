@@ -55,11 +55,12 @@ def limited_bt601(rgb: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 def strided_planes(
     width: int, height: int, padding: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return memory of both planes with *padding* bytes after each row."""
-    return np.full((height, width + padding), UNTOUCHED, np.uint8), np.full(
-        (height // 2, width + padding), UNTOUCHED, np.uint8
-    )
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8], list[NDArray[np.uint8]]]:
+    """Return luma and chroma with *padding* bytes after each row, and these bytes."""
+    row = width + padding
+    luma, memory = (np.full((rows, row), UNTOUCHED, np.uint8) for rows in (height, height // 2))
+    chroma = np.ndarray((height // 2, width // 2, 2), np.uint8, memory, 0, (row, 2, 1))
+    return luma[:, :width], chroma, [luma[:, width:], memory[:, width:]]
 
 
 @pytest.mark.parametrize('rgb_order', [True, False])
@@ -68,14 +69,7 @@ def test_samples_are_bt601_limited(width: int, height: int, padding: int, rgb_or
     # Blocks of 2x2 equal pixels, so that the place of chroma samples doesn't matter.
     blocks = np.random.default_rng(width).integers(0, 256, (height // 2, width // 2, 3), np.uint8)
     rgb = blocks.repeat(2, axis=0).repeat(2, axis=1)
-    luma_memory, chroma_memory = strided_planes(width, height, padding)
-    luma, chroma = (
-        luma_memory[:, :width],
-        chroma_memory[:, :width].reshape(height // 2, width // 2, 2),
-    )
-    if padding:
-        chroma = np.ndarray(chroma.shape, np.uint8, chroma_memory, strides=(width + padding, 2, 1))
-
+    luma, chroma, between = strided_planes(width, height, padding)
     picture = rgb if rgb_order else rgb[..., ::-1].copy()
     if padding:  # alpha is ignored
         alpha = np.arange(width * height, dtype=np.uint8).reshape(height, width)
@@ -85,9 +79,7 @@ def test_samples_are_bt601_limited(width: int, height: int, padding: int, rgb_or
     wanted_luma, wanted_chroma = limited_bt601(rgb)
     assert np.abs(luma - wanted_luma).max() <= 2
     assert np.abs(chroma - wanted_chroma[::2, ::2]).max() <= 2
-    assert (luma_memory[:, width:] == UNTOUCHED).all() and (
-        chroma_memory[:, width:] == UNTOUCHED
-    ).all()
+    assert all((rest == UNTOUCHED).all() for rest in between)
 
 
 GOOD: dict[str, NDArray[Any]] = {
@@ -164,22 +156,14 @@ def test_luma_stays_and_chroma_is_the_mean_of_what_it_covers(
         strided(plane, paddings[0])
         for plane in yuv_planes(name, y, u, v, np.random.default_rng(seed))
     ]
-    luma_memory, chroma_memory = strided_planes(width, height, paddings[1])
-    luma, chroma = (
-        luma_memory[:, :width],
-        np.ndarray(
-            (height // 2, width // 2, 2), np.uint8, chroma_memory, 0, (width + paddings[1], 2, 1)
-        ),
-    )
+    luma, chroma, between = strided_planes(width, height, paddings[1])
     colorimetry = Colorimetry(Matrix.BT709, span)
     converter = ToNv12(fourcc_code(name), width, height, colorimetry)
     converter.convert(planes, luma, chroma)
     assert np.array_equal(luma, y) and converter.colorimetry == colorimetry
     wanted = np.stack([halved(u, name), halved(v, name)], axis=-1)
     assert np.abs(chroma - wanted).max() <= (0 if SUBSAMPLING[name] == (2, 2) else 0.75)
-    assert (luma_memory[:, width:] == UNTOUCHED).all() and (
-        chroma_memory[:, width:] == UNTOUCHED
-    ).all()
+    assert all((rest == UNTOUCHED).all() for rest in between)
 
 
 @settings(max_examples=80, deadline=None)
@@ -195,22 +179,20 @@ def test_a_frame_of_one_colour_keeps_it_at_any_size(
     name: str, target: tuple[int, int], span: Range, colour: tuple[int, int, int]
 ) -> None:
     size = target[0] * 2, target[1] * 2
-    random = np.random.default_rng(0)
+    random, wanted, colorimetry = np.random.default_rng(0), colour, BT601_LIMITED
     if name in YUV:
-        y, u, v = (
+        of_one = (
             np.full_like(plane, value)
             for plane, value in zip(noise(name, 64, 48, 0), colour, strict=True)
         )
-        planes, colorimetry = yuv_planes(name, y, u, v, random), BT601_LIMITED
-        wanted: Any = colour
+        planes = yuv_planes(name, *of_one, random)
     else:
+        colorimetry = Colorimetry(Matrix.RGB, span)
         rgb = np.broadcast_to(np.array(colour, np.uint8) & 0xF8, (48, 64, 3))
-        planes, colorimetry = (
-            rgb_planes(name, np.repeat(rgb[..., :1], 3, axis=2) if name in GREY else rgb, random),
-            Colorimetry(Matrix.RGB, span),
-        )
-        shown = np.repeat(rgb[:1, :1, :1], 3, axis=2) if name in GREY else rgb[:1, :1]
-        luma_of, chroma_of = limited_bt601(expanded(shown, span.value))
+        if name in GREY:
+            rgb = np.repeat(rgb[..., :1], 3, axis=2)
+        planes = rgb_planes(name, rgb, random)
+        luma_of, chroma_of = limited_bt601(expanded(rgb[:1, :1], span.value))
         wanted = (luma_of[0, 0], *chroma_of[0, 0])
     luma, chroma = np.zeros(size[::-1], np.uint8), np.zeros((target[1], target[0], 2), np.uint8)
     ToNv12(fourcc_code(name), 64, 48, colorimetry, size=size).convert(planes, luma, chroma)
