@@ -274,10 +274,10 @@ def test_at_most_the_chosen_heap_is_open_and_none_after_closing() -> None:
     heaps.close()
     heaps.close()
     assert Counted.open == 0
-    with pytest.raises(AllocationError, match="heap 'b' can't be opened: its owner was closed"):
-        heaps.choose('b')
-    with pytest.raises(AllocationError, match='closed'):
-        heaps.choose('c')
+    for name in ('b', 'c'):
+        refused = f"heap '{name}' can't be opened: its owner was closed"
+        with pytest.raises(AllocationError, match=refused):
+            heaps.choose(name)
     never_chosen = OfferedHeaps(['a'], opener=Counted)
     never_chosen.close()
     with pytest.raises(AllocationError, match='closed'):

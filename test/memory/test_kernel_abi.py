@@ -19,22 +19,16 @@ from __future__ import annotations
 
 from pathlib import Path
 import struct
-import subprocess
 
+from doubles.c_layout import wrong_values
 import pytest
 
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import CpuAccess
 
-INCLUDES = (
-    'stddef.h',
-    'stdio.h',
-    'fcntl.h',
-    'linux/dma-buf.h',
-    'linux/dma-heap.h',
-    'linux/udmabuf.h',
-    'linux/sync_file.h',
-)
+HEADERS = (
+    'fcntl.h', 'linux/dma-buf.h', 'linux/dma-heap.h', 'linux/udmabuf.h', 'linux/sync_file.h',
+)  # fmt: skip
 NAMES = (
     'DMA_BUF_IOCTL_SYNC', 'DMA_BUF_SET_NAME', 'DMA_BUF_IOCTL_EXPORT_SYNC_FILE',
     'DMA_BUF_IOCTL_IMPORT_SYNC_FILE', 'DMA_BUF_SYNC_END',
@@ -64,34 +58,6 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(scope='module')
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    expressions = [*NUMBERS]
-    for name, (_, members) in LAYOUTS.items():
-        expressions += [
-            f'sizeof(struct {name})',
-            *(f'offsetof(struct {name}, {member})' for member in members),
-        ]
-    folder = tmp_path_factory.mktemp('abi')
-    lines = [f'#include <{header}>' for header in INCLUDES]
-    lines += [
-        'int main(void) {',
-        *(f'printf("%llu\\n", (unsigned long long)({e}));' for e in expressions),
-        'return 0; }',
-    ]
-    (folder / 'abi.c').write_text('#define _GNU_SOURCE\n' + '\n'.join(lines) + '\n')
-    subprocess.run(['gcc', '-o', folder / 'abi', folder / 'abi.c'], check=True)
-    values = subprocess.run(
-        [folder / 'abi'], check=True, capture_output=True, text=True
-    ).stdout.split()
-    return dict(zip(expressions, map(int, values), strict=True))
-
-
-@pytest.mark.parametrize('name', NUMBERS)
-def test_numbers(name: str, compiled: dict[str, int]) -> None:
-    assert NUMBERS[name] == compiled[name] & 0xFFFFFFFF
-
-
 def _offsets(layout: str) -> list[int]:
     offsets, position, count = [], 0, ''
     for letter in layout.lstrip('<'):
@@ -105,13 +71,13 @@ def _offsets(layout: str) -> list[int]:
     return offsets
 
 
-@pytest.mark.parametrize('name', LAYOUTS)
-def test_layouts(name: str, compiled: dict[str, int]) -> None:
-    layout, members = LAYOUTS[name]
-    assert layout.size == compiled[f'sizeof(struct {name})']
-    assert _offsets(layout.format) == [
-        compiled[f'offsetof(struct {name}, {member})'] for member in members
-    ]
+def test_numbers_and_layouts(tmp_path: Path) -> None:
+    ours = {f'(unsigned int)({name})': number for name, number in NUMBERS.items()}
+    for name, (layout, members) in LAYOUTS.items():
+        ours[f'sizeof(struct {name})'] = layout.size
+        for member, offset in zip(members, _offsets(layout.format), strict=True):
+            ours[f'offsetof(struct {name}, {member})'] = offset
+    assert wrong_values(ours, HEADERS, tmp_path, ['-D_GNU_SOURCE']) == {}
 
 
 def test_fdinfo_is_read_by_key() -> None:
