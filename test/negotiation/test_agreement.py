@@ -55,42 +55,34 @@ def case(
 AGREED = [
     case('alone', [CAMERA], fourcc=NV12, modifiers=(LINEAR,)),
     case('two outvote the producer', [CAMERA, who('npu', 'YUYV linear', 'NV12 linear'),
-                                      who('gpu', 'YUYV linear', 'NV12 linear')],
-         fourcc=YUYV),
+         who('gpu', 'YUYV linear', 'NV12 linear')], fourcc=YUYV),
     case('stated costs count, not places', [CAMERA, who('npu', 'NV12 linear', 'YUYV linear',
                                                         costs=(9.0, 2.0))], fourcc=YUYV),
     case('a negative cost is a bonus', [CAMERA, who('npu', 'NV12 linear', 'YUYV linear',
                                                     costs=(0.0, -5.0))], fourcc=YUYV),
     case('who names none does not prefer', [who('viewer'),
-                                            who('npu', 'YUYV linear', 'NV12 linear'), CAMERA],
-         fourcc=YUYV),
+         who('npu', 'YUYV linear', 'NV12 linear'), CAMERA], fourcc=YUYV),
     # From "Exchanging pixel buffers", section Negotiation: Vulkan renders, KMS shows, an encoder
     # records.
-    case('Vulkan, KMS and an encoder', [
-        who('vulkan', 'XR24 y', 'XR24 x', 'XR24 linear'), who('kms', 'XR24 linear', 'XR24 x'),
-        who('encoder', 'XR24 linear', 'NV12 linear'),
-    ], fourcc=XR24, modifiers=(LINEAR,)),
+    case('Vulkan, KMS and an encoder', [who('vulkan', 'XR24 y', 'XR24 x', 'XR24 linear'),
+         who('kms', 'XR24 linear', 'XR24 x'), who('encoder', 'XR24 linear', 'NV12 linear')],
+         fourcc=XR24, modifiers=(LINEAR,)),
     # GStreamer's example: glupload is queried at run time, as its template has no drm-format.
     case('an absent drm-format is any', [who('vapostproc', 'NV12 x', 'NV12 linear', 'XR24 y'),
-                                         who('glupload')],
-         fourcc=NV12, modifiers=(X_TILED, LINEAR)),
-    case('a media API without modifiers makes all implicit', [
-        who('gpu', 'NV12 tiled', 'NV12 implicit'), who('kms', 'NV12 implicit', 'NV12 tiled'),
-        who('media', 'NV12 implicit'),
-    ], modifiers=(INVALID,)),
+         who('glupload')], fourcc=NV12, modifiers=(X_TILED, LINEAR)),
+    case('a media API without modifiers makes all implicit',
+         [who('gpu', 'NV12 tiled', 'NV12 implicit'), who('kms', 'NV12 implicit', 'NV12 tiled'),
+         who('media', 'NV12 implicit')], modifiers=(INVALID,)),
     case('LINEAR before an implicit layout that no consumer lists',
          [who('gpu', 'NV12 implicit', 'NV12 linear', costs=(0.0, 100.0))],
          modifiers=(LINEAR, INVALID)),
-    case('an implicit layout by its costs where consumers list it', [
-        who('gpu', 'NV12 implicit', 'NV12 linear', costs=(0.0, 100.0)),
-        who('kms', 'NV12 linear', 'NV12 implicit'),
-    ], modifiers=(INVALID, LINEAR)),
+    case('an implicit layout by its costs where consumers list it',
+         [who('gpu', 'NV12 implicit', 'NV12 linear', costs=(0.0, 100.0)),
+         who('kms', 'NV12 linear', 'NV12 implicit')], modifiers=(INVALID, LINEAR)),
     case('implicit is acceptable as well', [who('gpu', 'NV12 tiled', 'NV12 implicit'),
-                                            who('kms', 'NV12 tiled', 'NV12 implicit')],
-         modifiers=(TILED, INVALID)),
+         who('kms', 'NV12 tiled', 'NV12 implicit')], modifiers=(TILED, INVALID)),
     case('a format whose stride is too long gives way',
-         [who('camera', 'XR24 linear', 'NV12 linear'), who('npu', max_stride=128)],
-         fourcc=NV12),
+         [who('camera', 'XR24 linear', 'NV12 linear'), who('npu', max_stride=128)], fourcc=NV12),
     case('an odd size only for who can', [who('camera', 'NV12 linear', 'R8 linear')],
          size=(63, 47), fourcc=R8),
     case('one buffer unless somebody minds', [CAMERA], placement=None),
@@ -127,8 +119,7 @@ REFUSED = [
     says('nobody', [], 'no participant names a format; the camera must'),
     says('same fourcc, other modifier', [CAMERA, who('npu', 'NV12 tiled')],
          f'(camera: NV12 LINEAR, YUYV LINEAR; npu: NV12 {modifier_name(TILED)}); NV12 is '
-         'common, but no modifier of it; '
-         'add a converting participant or change one of them'),
+         'common, but no modifier of it; add a converting participant or change one of them'),
     says('one that can use nothing', [CAMERA, BufferConstraints('npu', formats=())], 'npu: none)'),
     says('a CPU with tiles', [who('camera', 'NV12 tiled'),
                               who('cpu', 'NV12 tiled', cpu_access=READ)],
@@ -157,15 +148,12 @@ REFUSED = [
     says('more slots than allowed', [CAMERA, who('npu', slots=3), who('isp', max_slots=4)],
          ('5 slots are needed (camera 2, npu 3), but isp allows at most 4; hold fewer frames '
           'at a time')),
-    says('everything at once', [CAMERA, who('npu', 'NV12 tiled', max_size=(8, 8),
-                                            heaps=('udmabuf',), max_slots=1)],
+    says('everything at once', [CAMERA,
+         who('npu', 'NV12 tiled', max_size=(8, 8), heaps=('udmabuf',), max_slots=1)],
          'no common pixel format and modifier', 'npu takes images of at most 8x8',
-         "npu can't use buffers of heap 'memfd'",
-         '2 slots are needed',
-         heaps=('memfd',)),
-    says('a media API without modifiers, and an explicit one', [
-        who('gpu', 'NV12 tiled'), who('kms', 'NV12 tiled', 'NV12 implicit'),
-        who('media', 'NV12 implicit')],
+         "npu can't use buffers of heap 'memfd'", '2 slots are needed', heaps=('memfd',)),
+    says('a media API without modifiers, and an explicit one', [who('gpu', 'NV12 tiled'),
+         who('kms', 'NV12 tiled', 'NV12 implicit'), who('media', 'NV12 implicit')],
          'NV12 is common, but no modifier of it'),
 ]  # fmt: skip
 
@@ -530,27 +518,18 @@ def metis(contiguous: bool = False, note: str = '') -> BufferConstraints:
     [
         ([camera(SYSTEM, CMA, MEMFD)], SYSTEM, (f'it comes first of {SYSTEM}, {CMA}, {MEMFD} '
                                                 'and suits everybody')),
-        (
-            [camera(SYSTEM, CMA, UDMABUF), metis(True, NO_GROUP)],
-            CMA,
-            f"metis needs contiguous memory ({NO_GROUP}), which heap '{SYSTEM}' is not",
-        ),
-        (
-            [camera(SYSTEM, UDMABUF, CMA), metis(True)],
-            CMA,
-            f"metis needs contiguous memory, which heaps '{SYSTEM}', '{UDMABUF}' are not",
-        ),
+        ([camera(SYSTEM, CMA, UDMABUF), metis(True, NO_GROUP)], CMA,
+             f"metis needs contiguous memory ({NO_GROUP}), which heap '{SYSTEM}' is not"),
+        ([camera(SYSTEM, UDMABUF, CMA), metis(True)], CMA,
+             f"metis needs contiguous memory, which heaps '{SYSTEM}', '{UDMABUF}' are not"),
         ([camera(SYSTEM, CMA), metis(note=UNKNOWN)], SYSTEM,
          f'it comes first of {SYSTEM}, {CMA} and suits everybody; metis: {UNKNOWN}'),
         ([camera(MEMFD, note='there is no /dev/udmabuf')], MEMFD,
          'no other heap is offered (camera: there is no /dev/udmabuf)'),
-        (
-            [camera('v4l2/uvcvideo', note="the driver's own buffers are used"),
-             metis(True, NO_GROUP)],
-            'v4l2/uvcvideo',
-            ("no other heap is offered (camera: the driver's own buffers are used); only the "
-             'import by metis shows whether it is contiguous'),
-        ),
+        ([camera('v4l2/uvcvideo', note="the driver's own buffers are used"),
+             metis(True, NO_GROUP)], 'v4l2/uvcvideo',
+             ("no other heap is offered (camera: the driver's own buffers are used); only the "
+             'import by metis shows whether it is contiguous')),
         ([who('camera', 'NV12 linear'), who('npu', heaps=('dma_heap/', 'udmabuf'))], UDMABUF,
          'no other heap is offered'),
     ],

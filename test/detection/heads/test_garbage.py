@@ -51,19 +51,15 @@ TURNED = {'oriented': True, 'box_order': 'cxcywh', 'suppressed': False}
 CASES: dict[str, tuple[str, dict[str, Any], list[tuple[int, ...]]]] = {
     'boxes': ('boxes', {}, [(20, 6)]),
     'boxes of scores': ('boxes', OF_SCORES, [(1, 2, 3), (1, 30, 4), (1, 30, 4)]),
-    'boxes with their number': (
-        'boxes', {'columns': ('count', 'box', 'score', 'class')},
-        [(1, 1), (1, 30, 4), (1, 30), (1, 30)],
-    ),
+    'boxes with their number': ('boxes', {'columns': ('count', 'box', 'score', 'class')},
+                [(1, 1), (1, 30, 4), (1, 30), (1, 30)]),
     'boxes in the input': ('boxes', {'coordinates': 'input', 'suppressed': False}, [(1, 20, 6)]),
     'yolov5': ('yolov5', {'anchors': ANCHORS}, [(1, *grid, 16) for grid in GRIDS]),
     'yolov5 rows': ('yolov5', {}, [(1, 40, 8)]),
     'yolov8': ('yolov8', {}, [(1, *grid, n) for grid in GRIDS for n in (64, CLASSES)]),
     'yolov8 without dfl': ('yolov8', {'reg_max': 1}, [(1, 4 + CLASSES, *grid) for grid in GRIDS]),
-    'yolov8 with keypoints': (
-        'yolov8', {'reg_max': 1, 'keypoints': (2, 3)},
-        [(1, *grid, 10 + CLASSES) for grid in GRIDS],
-    ),
+    'yolov8 with keypoints': ('yolov8', {'reg_max': 1, 'keypoints': (2, 3)},
+                [(1, *grid, 10 + CLASSES) for grid in GRIDS]),
     'yolov8 with masks': ('yolov8', {'masks': 5}, [(1, 12, 40), (1, 5, 20, 30)]),
     'yolov8 oriented': ('yolov8', {'oriented': True}, [(1, 8, 40)]),
     'boxes with masks': ('boxes', {'masks': 5}, [(1, 20, 11), (1, 5, 20, 30)]),
@@ -72,15 +68,13 @@ CASES: dict[str, tuple[str, dict[str, Any], list[tuple[int, ...]]]] = {
     'yolov8 decoded': ('yolov8', {}, [(1, 7, 40)]),
     'yolov8 decoded logits': ('yolov8', {'sigmoid': True}, [(1, 40, 7)]),
     'yolox': ('yolox', {}, [(1, CELLS, 8)]),
-    'yolox parts': (
-        'yolox', {'sigmoid': True}, [(1, *grid, n) for grid in GRIDS for n in (4, 1, CLASSES)],
-    ),
+    'yolox parts': ('yolox', {'sigmoid': True},
+                [(1, *grid, n) for grid in GRIDS for n in (4, 1, CLASSES)]),
     'ssd': ('ssd', PRIORS, [(1, 30, 4), (1, 30, 4)]),
     'ssd anchors': ('ssd', {'anchors': ANCHORS}, [(1, 2 * CELLS, 4), (1, 2 * CELLS, 4)]),
     'ssd softmax': ('ssd', {'softmax': True, **PRIORS}, [(1, 30, 4), (1, 30, 4)]),
-    'ssd sigmoid': (
-        'ssd', {'sigmoid': True, 'background': -1, **PRIORS}, [(1, 30, 4), (1, 30, 3)],
-    ),
+    'ssd sigmoid': ('ssd', {'sigmoid': True, 'background': -1, **PRIORS},
+                [(1, 30, 4), (1, 30, 3)]),
     'of the page': ('mine', {}, [(20, 5)]),
 }  # fmt: skip
 
