@@ -174,7 +174,6 @@ def test_a_mapping_is_refused_with_advice_and_works_afterwards(
     with limited(which, soft()), pytest.raises(AllocationError, match=words):
         large.mapping()
     assert len(large.mapping()) == large.size
-    large.close()
 
 
 def test_cpu_access_is_bracketed_also_when_it_fails(
@@ -202,7 +201,6 @@ def test_cpu_access_for_writing_needs_a_writable_buffer(buffer: DmaBuf) -> None:
         pytest.fail('the block ran')
     with reader.cpu_access(CpuAccess.READ) as mapping:
         assert mapping[0] == 0
-    reader.close()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +230,6 @@ def test_readers_wait_for_writers_and_writers_for_all(
         ):
             buffer.begin_cpu_access(access, 0.01)
     assert len(ioctl.calls) == free, 'SYNC would wait without end'
-    buffer.close()
 
 
 def test_an_older_kernel_is_asked_once(
@@ -322,7 +319,6 @@ def test_a_sealed_memfd_is_taken_read_only(seals: int) -> None:
     assert buffer.mapping()[0] == 7
     with pytest.raises(TypeError):
         buffer.mapping()[0] = 1
-    buffer.close()
 
 
 @pytest.mark.parametrize(
@@ -390,7 +386,6 @@ def test_where_the_seal_can_not_be_had_peers_are_trusted(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(dmabuf.fcntl, 'fcntl', older_kernel)
     assert not buffer.seal_for_sharing() and buffer.peers_can_write
-    buffer.close()
 
 
 @pytest.mark.parametrize(('access', 'trusted'), [(os.O_RDWR, True), (os.O_RDONLY, False)])
@@ -401,7 +396,6 @@ def test_a_dma_buf_can_not_be_narrowed(access: int, trusted: bool, tmp_path: Pat
     assert buffer.peers_can_write == trusted
     assert buffer.seal_for_sharing() != trusted
     assert not buffer.mapped, 'nothing to map for'
-    buffer.close()
 
 
 PACKAGE = Path(zc_perception.__file__).parent

@@ -99,7 +99,6 @@ def test_a_handled_signal_neither_ends_nor_restarts_a_wait(
     # If each signal restarted the whole time, the wait would never end.
     assert not fence.wait(0.06)
     assert time.monotonic() - started >= 0.06 and interrupting_signals
-    fence.close()
 
 
 @pytest.mark.parametrize('kind', SIGNALLED)
@@ -108,7 +107,6 @@ def test_looking_consumes_nothing_and_long_waits_are_no_overflow(kind: str) -> N
     assert fence.wait(0.0) and fence.wait(0.0) and fence.wait(1e9)
     assert select.select([fence.fileno()], [], [], 10.0)[0]
     assert select.select([fence.fileno()], [], [], 0.0)[0], 'it stays readable'
-    fence.close()
 
 
 @pytest.mark.parametrize('kind', PENDING)
@@ -139,7 +137,6 @@ def test_an_error_signals_too_and_is_found_by_check() -> None:
         with pytest.raises(AcceleratorError, match='the job failed: bad model') as caught:
             fence.check()
         assert caught.value.__cause__ is cause
-    fence.close()
 
 
 def test_a_deadline_signals_by_itself_and_as_success() -> None:
@@ -153,7 +150,6 @@ def test_a_deadline_signals_by_itself_and_as_success() -> None:
     assert fence.wait(60.0)
     assert time.monotonic_ns() >= fence.deadline_ns
     fence.check()
-    fence.close()
 
 
 def test_a_deadline_needs_no_descriptor_until_somebody_polls() -> None:
@@ -192,7 +188,6 @@ def test_without_a_descriptor_every_wait_ends_soon() -> None:
     assert ends(waker).wait(PATIENCE_S)
     fence = signalled_event()
     assert ends(waker, (fence,)).wait(PATIENCE_S)
-    fence.close()
 
 
 @pytest.fixture
@@ -214,8 +209,6 @@ def test_a_duplicate_has_the_error_of_its_merge(kernel: SyncKernel) -> None:
     merged.close()
     with pytest.raises(AcceleratorError, match='Input/output'):
         other.check()
-    for fence in (*parts, other):
-        fence.close()
 
 
 @settings(
@@ -248,8 +241,6 @@ def test_however_parts_end_a_merge_tells_whether_all_went_well(
             chain[-1].check()
     else:
         chain[-1].check()
-    for fence in (*parts, *chain[1:]):
-        fence.close()
 
 
 @pytest.mark.parametrize(
@@ -279,4 +270,3 @@ def test_a_sync_file_is_known_by_its_link_in_proc(
     monkeypatch.setattr(kernel_abi.os, 'readlink', lambda path: 'anon_inode:sync_file')
     fence = fence_from_fd(kernel.sync_file(done(time.monotonic_ns()))._fd)
     fence.check()
-    fence.close()

@@ -115,8 +115,6 @@ def test_a_dma_heap_is_asked_for_whole_pages_close_on_exec(
         'dma_heap/system',
         2 * PAGE,
     )
-    buffer.close()
-    heap.close()
 
 
 def test_udmabuf_gets_a_sealed_memfd_that_stays_writable(
@@ -128,8 +126,6 @@ def test_udmabuf_gets_a_sealed_memfd_that_stays_writable(
     assert kernel.udmabuf_requests == [(1, 0, PAGE)]
     assert kernel.udmabuf_seals & (SEAL_SHRINK | SEAL_WRITE) == SEAL_SHRINK
     assert (buffer.kind, buffer.heap, buffer.size) == (BufferKind.DMABUF, 'udmabuf', PAGE)
-    buffer.close()
-    heap.close()
 
 
 def test_auto_takes_the_best_that_allocates(devices: Path, kernel: KernelDouble) -> None:
@@ -139,7 +135,6 @@ def test_auto_takes_the_best_that_allocates(devices: Path, kernel: KernelDouble)
     assert reasons == [
         f'this machine has no {devices}/dma_heap/system and no CMA heap in {devices}/dma_heap'
     ]
-    heap.close()
 
 
 def test_a_machine_without_any_heap_is_one_plain_line(devices: Path) -> None:
@@ -147,7 +142,6 @@ def test_a_machine_without_any_heap_is_one_plain_line(devices: Path) -> None:
     heap, reasons = open_heap()
     assert heap.name == 'memfd'
     assert reasons == [f'this machine has no {devices}/dma_heap and no {devices}/udmabuf']
-    heap.close()
 
 
 @pytest.mark.parametrize('name', ['dma_heap/system', 'udmabuf'])
@@ -204,7 +198,6 @@ def test_the_first_of_the_order_that_works_is_taken_and_the_others_are_explained
     assert reasons == [f'this machine has no {devices}/udmabuf'], (
         'one CMA heap is enough, whatever its name'
     )
-    heap.close()
 
 
 def test_all_heaps_that_work_are_offered_and_the_one_that_is_chosen_gives_the_buffers(
@@ -220,7 +213,6 @@ def test_all_heaps_that_work_are_offered_and_the_one_that_is_chosen_gives_the_bu
         buffer = heaps.allocate(1)
         assert (heaps.name, buffer.heap) == (name, name)
         buffer.close()
-    heaps.close()
 
 
 def test_what_does_not_work_is_not_offered_and_says_why(devices: Path) -> None:
@@ -249,7 +241,6 @@ def test_a_heap_that_is_named_is_the_only_one(devices: Path) -> None:
         match="heap 'udmabuf' is not one of memfd; to offer it, set parameter 'heap' to its name",
     ):
         heaps.choose(UDMABUF)
-    heaps.close()
 
 
 class Counted(SealedMemfd):
@@ -313,7 +304,6 @@ def test_a_refusal_names_the_next_step(
         match=f'{heap} could not allocate 5000 bytes: {os.strerror(number)}.*{advice}',
     ):
         opened.allocate(5000)
-    opened.close()
 
 
 def test_a_device_file_of_somebody_else_names_the_group(
@@ -346,4 +336,3 @@ def test_an_allocation_without_descriptors_says_so(devices: Path, name: str) -> 
         ),
     ):
         heap.allocate(4096)
-    heap.close()

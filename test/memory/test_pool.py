@@ -482,24 +482,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncKernel]:
     double.close()
 
 
-@pytest.fixture
-def make() -> Iterator[Callable[..., list[Scripted]]]:
-    made: list[Scripted] = []
-
-    def scripted(*answers: Callable[[], SyncFile | None]) -> list[Scripted]:
-        made.extend(Scripted(answer) for answer in answers)
-        return made
-
-    yield scripted
-    for buffer in made:
-        buffer.close()
-
-
-def test_a_pending_fence_is_what_is_waited_for(
-    kernel: SyncKernel, make: Callable[..., list[Scripted]]
-) -> None:
+def test_a_pending_fence_is_what_is_waited_for(kernel: SyncKernel) -> None:
     job = KernelFence(b'metis-0')
-    buffers = make(lambda: kernel.sync_file(job))
+    buffers = [Scripted(lambda: kernel.sync_file(job))]
     with pytest.raises(ValueError, match='give a finite number of seconds'):
         quarantine_fence(buffers, -1.0)
     fence = quarantine_fence(buffers, 0.0)
@@ -511,18 +496,15 @@ def test_a_pending_fence_is_what_is_waited_for(
     assert fence.wait(0.0)
     fence.close()
     kernel.signal(failed := KernelFence(b'metis-0'), -errno.EIO)
-    over = quarantine_fence(make(lambda: kernel.sync_file(failed))[1:], 0.0)
+    over = quarantine_fence([Scripted(lambda: kernel.sync_file(failed))], 0.0)
     assert isinstance(over, DeadlineFence), 'a job that has failed reads no more'
     over.close()
 
 
-def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(
-    kernel: SyncKernel, make: Callable[..., list[Scripted]]
-) -> None:
+def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(kernel: SyncKernel) -> None:
     before = time.monotonic_ns()
-    fence = quarantine_fence(
-        make(lambda: kernel.sync_file(KernelFence(b'stub', b'stub', 1, 1)), lambda: None), LONG_S
-    )
+    stub = Scripted(lambda: kernel.sync_file(KernelFence(b'stub', b'stub', 1, 1)))
+    fence = quarantine_fence([stub, Scripted(lambda: None)], LONG_S)
     assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
     assert before + LONG_S * 1e9 <= fence.deadline_ns <= time.monotonic_ns() + LONG_S * 1e9
     fence.close()
@@ -530,10 +512,7 @@ def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(
 
 @pytest.mark.parametrize('failing', [0, 1, 'merge'])
 def test_fences_that_can_not_be_had_are_replaced_by_time_and_closed(
-    failing: int | str,
-    kernel: SyncKernel,
-    make: Callable[..., list[Scripted]],
-    monkeypatch: pytest.MonkeyPatch,
+    failing: int | str, kernel: SyncKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[SyncFile] = []
     answers: list[Callable[[], SyncFile | None]] = [lambda: _pending(kernel, given)] * 2
@@ -541,7 +520,7 @@ def test_fences_that_can_not_be_had_are_replaced_by_time_and_closed(
         monkeypatch.setattr(SyncFile, 'merge', lambda *_: _no_descriptor())
     else:
         answers.insert(int(failing), _no_descriptor)
-    fence = quarantine_fence(make(*answers), LONG_S)
+    fence = quarantine_fence(list(map(Scripted, answers)), LONG_S)
     assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
     assert len(given) == (2 if failing == 'merge' else failing)
     assert all(f._fd.closed for f in given)
@@ -828,25 +807,12 @@ def again(of: Buffers) -> Buffers:
     return tuple(DmaBuf(buffer.dup(), BufferKind.MEMFD, 'memfd') for buffer in of)
 
 
-@pytest.fixture
-def make_foreign(no_fd_leak: None) -> Iterator[Callable[..., ForeignBufferPool]]:
-    pools: list[ForeignBufferPool] = []
-
-    def pool(known: list[Buffers], **options: int) -> ForeignBufferPool:
-        pools.append(
-            ForeignBufferPool(LAYOUT, known, name='camera', on_free=lambda slot: None, **options)
-        )
-        return pools[-1]
-
-    yield pool
-    for made in pools:
-        made.close()
+def foreign(known: list[Buffers], **options: int) -> ForeignBufferPool:
+    return ForeignBufferPool(LAYOUT, known, name='camera', on_free=lambda slot: None, **options)
 
 
-def test_an_unknown_buffer_gets_a_slot_of_its_own_until_there_are_enough(
-    make_foreign: Callable[..., ForeignBufferPool],
-) -> None:
-    pool = make_foreign([buffers(), buffers()], most=3)
+def test_an_unknown_buffer_gets_a_slot_of_its_own_until_there_are_enough() -> None:
+    pool = foreign([buffers(), buffers()], most=3)
     new = buffers()
     slot = pool.adopt(new)
     assert slot is pool.slots[2] is pool.slot_of(identities_of(new)) and slot.buffers is new
@@ -860,8 +826,8 @@ def test_an_unknown_buffer_gets_a_slot_of_its_own_until_there_are_enough(
     assert pool.slot_of(old) is None and len(pool.slots) == 3
 
 
-def test_what_is_in_use_is_never_replaced(make_foreign: Callable[..., ForeignBufferPool]) -> None:
-    pool = make_foreign([buffers()], most=1)
+def test_what_is_in_use_is_never_replaced() -> None:
+    pool = foreign([buffers()], most=1)
     lease = leased(pool)
     assert pool.adopt(buffers()) is None
     assert pool.statistics().exhausted == 1 and pool.slots == (lease.slot,)
@@ -869,11 +835,9 @@ def test_what_is_in_use_is_never_replaced(make_foreign: Callable[..., ForeignBuf
     assert pool.adopt(buffers()) is not None
 
 
-def test_foreign_buffers_that_are_shared_or_too_small_are_refused_and_closed(
-    make_foreign: Callable[..., ForeignBufferPool],
-) -> None:
+def test_foreign_buffers_that_are_shared_or_too_small_are_refused_and_closed() -> None:
     known = [buffers(), buffers()]
-    pool = make_foreign(known)
+    pool = foreign(known)
     with pytest.raises(LayoutError, match='must not share buffers'):
         pool.adopt((*again(known[0]), *buffers()))
     with pytest.raises(LayoutError, match='plane'):
@@ -881,9 +845,9 @@ def test_foreign_buffers_that_are_shared_or_too_small_are_refused_and_closed(
     assert len(pool.slots) == 2
     first = buffers()
     with pytest.raises(LayoutError, match='share the buffer'):
-        make_foreign([first, again(first)])
+        foreign([first, again(first)])
     with pytest.raises(ConfigError, match='at least 1'):
-        make_foreign([])
+        foreign([])
 
 
 class Held:
