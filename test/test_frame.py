@@ -68,6 +68,16 @@ MakePool = Callable[..., BufferPool]
 MakeFrame = Callable[..., Frame]
 
 
+@pytest.fixture
+def pool(make_pool: MakePool) -> BufferPool:
+    return make_pool(slots=1)
+
+
+@pytest.fixture
+def frame(pool: BufferPool, make_frame: MakeFrame) -> Frame:
+    return make_frame(pool)
+
+
 def holders(pool: BufferPool) -> dict[str, int]:
     pool.collect()
     return dict(pool.statistics().holders)
@@ -97,9 +107,8 @@ def test_a_frame_is_its_producer_s_lease_with_what_is_known_of_the_picture(
 
 @pytest.mark.parametrize('do', [copy.deepcopy, pickle.dumps])
 def test_a_frame_is_one_lease_and_not_copied(
-    make_pool: MakePool, make_frame: MakeFrame, do: Callable[[Frame], object]
+    pool: BufferPool, make_frame: MakeFrame, do: Callable[[Frame], object]
 ) -> None:
-    pool = make_pool(slots=1)
     frame = make_frame(pool, sequence=4)
     one_lease = r"^frame 4 can't be copied or pickled, it is one lease: call frame\.keep\(\) for "
     with pytest.raises(TypeError, match=one_lease + 'another lease'):
@@ -109,10 +118,8 @@ def test_a_frame_is_one_lease_and_not_copied(
 
 
 def test_every_delivery_is_a_frame_of_its_own_over_the_same_data(
-    make_pool: MakePool, make_frame: MakeFrame
+    pool: BufferPool, frame: Frame
 ) -> None:
-    pool = make_pool(slots=1)
-    frame = make_frame(pool)
     first, second = frame.deliver('npu'), frame.deliver('overlay')
     assert first.data is second.data is frame.data
     assert holders(pool) == {'camera': 1, 'npu': 1, 'overlay': 1}
@@ -125,11 +132,7 @@ def test_every_delivery_is_a_frame_of_its_own_over_the_same_data(
     assert holders(pool) == {}
 
 
-def test_the_first_share_of_a_lent_frame_takes_it_over(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool = make_pool(slots=1)
-    frame = make_frame(pool)
+def test_the_first_share_of_a_lent_frame_takes_it_over(pool: BufferPool, frame: Frame) -> None:
     frame.lend()
     assert frame.borrowed
     assert frame.keep() is frame and not frame.borrowed
@@ -154,9 +157,8 @@ def test_a_block_releases_even_when_its_body_raises_or_has_released(
 
 
 def test_a_block_s_own_exception_is_not_hidden_by_a_view_in_its_traceback(
-    make_pool: MakePool, make_frame: MakeFrame
+    pool: BufferPool, make_frame: MakeFrame
 ) -> None:
-    pool = make_pool(slots=1)
 
     def fail() -> None:
         with make_frame(pool) as frame, frame.map() as planes:
@@ -521,9 +523,8 @@ def test_a_thread_that_maps_never_sees_a_slot_that_was_released(
 
 
 def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(
-    make_pool: MakePool, make_frame: MakeFrame
+    pool: BufferPool, make_frame: MakeFrame
 ) -> None:
-    pool = make_pool(slots=1)
     with make_frame(pool, sequence=6) as frame:
         delivery = frame.deliver('viewer')
     assert pool.revoke('viewer') == 1
@@ -568,10 +569,8 @@ def test_without_ros_a_frame_has_no_messages_and_says_what_to_use(
 
 
 def test_planes_are_the_buffer_itself_and_stay_for_the_frame_s_time(
-    make_pool: MakePool, make_frame: MakeFrame
+    pool: BufferPool, frame: Frame
 ) -> None:
-    pool = make_pool(slots=1)
-    frame = make_frame(pool)
     planes = frame.planes()
     memory = np.frombuffer(frame.data.buffers[0].mapping(), np.uint8)
     memory[0], memory[64 * 48 + 1] = 77, 99
@@ -594,9 +593,8 @@ def test_planes_are_the_buffer_itself_and_stay_for_the_frame_s_time(
 
 
 def test_an_array_that_is_kept_keeps_the_release_away_and_never_sees_a_later_frame(
-    make_pool: MakePool, make_frame: MakeFrame
+    pool: BufferPool, make_frame: MakeFrame
 ) -> None:
-    pool = make_pool(slots=1)
     frame = make_frame(pool, fill=lambda luma, chroma: luma.fill(50))
     kept = frame.y[1:3]
     with pytest.raises(BufferError, match='a NumPy view of its pixels is still alive'):

@@ -124,17 +124,16 @@ class _Source:
 
 def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -> None:
     gc.collect()  # garbage of earlier tests would be finalized in between
-    queue, source, got = FrameQueue(1), _Source(ready=0), []
+    queue, source = FrameQueue(1), _Source(ready=0)
     none = open_count()
     queue.fileno()
     before = open_count()
     queue.attach(source)
     assert open_count() == before + 1 == none + 2
-    waiting = threading.Thread(target=lambda: got.append(queue.get(30.0)))
-    waiting.start()
-    queue.end()
-    waiting.join(60.0)
-    assert got == [None] and queue.get(0.1) is None and readable(queue)
+    with ThreadPoolExecutor() as waiting:
+        got = waiting.submit(queue.get, 30.0)
+        queue.end()
+        assert got.result(60.0) is None and queue.get(0.1) is None and readable(queue)
     assert open_count() == before
     queue.end()
     source.close()
@@ -267,8 +266,7 @@ def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _S
 
     def take() -> None:
         while len(got) < total:
-            entry = queue.get(0.0 if len(got) % 3 else 0.01)
-            if entry is not None:
+            if (entry := queue.get(0.0 if len(got) % 3 else 0.01)) is not None:
                 got.append(entry)
 
     taker = threading.Thread(target=take)

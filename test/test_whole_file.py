@@ -45,9 +45,8 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
 def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / 'x.json'
+    path, synced = tmp_path / 'x.json', []
     write_whole(path, 'old')
-    synced: list[tuple[bool, str]] = []
 
     def fsync(fd: int) -> None:
         synced.append((stat.S_ISDIR(os.fstat(fd).st_mode), path.read_text()))
@@ -71,13 +70,10 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
 def test_a_fifo_is_written_in_place(tmp_path: Path) -> None:
     path = tmp_path / 'fifo'
     os.mkfifo(path)
-    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 'rb') as reading:
         check_writable(path)
         write_whole(path, 'in place')
-        assert os.read(reading, 100) == b'in place'
-    finally:
-        os.close(reading)
+        assert reading.read(100) == b'in place'
     assert stat.S_ISFIFO(path.lstat().st_mode) and list(tmp_path.iterdir()) == [path]
 
 

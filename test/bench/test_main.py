@@ -26,7 +26,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any
 
 from bench import __main__ as program
 from bench import link as link_command
@@ -146,9 +145,7 @@ def test_what_it_started_ends_when_it_is_killed(measuring: Start, runtime: Path)
     process.kill()
     wait_until_gone(runtime)
     assert list(runtime.iterdir()) == []
-    assert 'Error' not in process.communicate()[1], (
-        'nor do they complain that nobody listens any more'
-    )
+    assert 'Error' not in process.communicate()[1], 'nor do they complain that nobody listens'
 
 
 def test_a_killed_process_is_named_and_the_others_end(measuring: Start, runtime: Path) -> None:
@@ -185,25 +182,19 @@ def test_arguments_that_make_no_sense_are_one_line_before_anything_is_measured(
     assert line.startswith('zc_bench: error: ') and message in line
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the requested plans; one row without a received frame replaces the measuring."""
-    series = {('link', 'shared_memory', Condition(640, 480, 0.0)): [Series([], 1.0, lost=20)]}
-    return instead_of_measuring(
-        monkeypatch, link_command, 'measure_links', Measured(make_rows(series, []), {'rmw': 'x'})
-    )
-
-
 def test_the_bars_decide_only_when_asked(
-    measured: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # No frame was received.
+    series = {('link', 'shared_memory', Condition(640, 480, 0.0)): [Series([], 1.0, lost=20)]}
+    measured = Measured(make_rows(series, []), {'rmw': 'x'})
+    instead_of_measuring(monkeypatch, link_command, 'measure_links', measured)
     assert program.main(['link']) == 0
     assert 'FAIL' not in capsys.readouterr().out
     assert program.main(['link', '--check']) == 1
     assert capsys.readouterr().out.count('not measured') == len(COMMANDS[0].bars)
-    monkeypatch.setattr(
-        'bench.program.check_bars', lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)]
-    )
+    met = Verdict('a bar ≤ 2×', '1.50×', True)
+    monkeypatch.setattr('bench.program.check_bars', lambda rows, bars: [met])
     assert program.main(['link', '--check']) == 0
     assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out
 
@@ -270,14 +261,13 @@ def test_one_that_does_not_end_is_killed_with_its_children(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr('bench.worker._ORDERLY_END_S', 0.1)
-    stubborn = """
+    worker = make_worker("""
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if child := os.fork():
     print('{"child": %d}' % child, flush=True)
 signal.pause()
-"""
-    worker = make_worker(stubborn)
+""")
     child = worker.receive()['child']
     group = worker._process.pid
     assert os.getpgid(group) == group != os.getpgrp(), 'a Ctrl-C at the terminal does not reach it'

@@ -167,15 +167,11 @@ def test_files_leave_the_page_cache() -> None:
         assert dropped.read_bytes() == b'z' * (1 << 20)
 
 
-@pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[StartupPlan]:
-    row = Row(PUBLISHED, WARM, 640, 360, 30.0, 1e6, 1e6, 1e6, 1)
-    return instead_of_measuring(monkeypatch, startup, 'measure_startup', Measured([row]))
-
-
 def test_options_become_the_plan(
-    planned: list[StartupPlan], capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    row = Row(PUBLISHED, WARM, 640, 360, 30.0, 1e6, 1e6, 1e6, 1)
+    planned = instead_of_measuring(monkeypatch, startup, 'measure_startup', Measured([row]))
     words = 'startup --repetitions 2 --variants warm --parameters model:=hog accelerator:=onnx'
     assert program.main(words.split()) == 0
     assert planned == [StartupPlan(2, ('warm',), ('model:=hog', 'accelerator:=onnx'))]
