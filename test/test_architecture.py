@@ -42,9 +42,8 @@ FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson', 'machi
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ROOM_OF_MODULE = {
     'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame',
-    'programs': 'errors', 'terminal': 'errors',
-    'kinds': 'errors', 'parameters': 'errors', 'rules': 'errors', 'whole_file': 'errors',
-    'backoff': 'errors', 'shipped_files': 'errors',
+    'programs': 'errors', 'terminal': 'errors', 'kinds': 'errors', 'parameters': 'errors',
+    'rules': 'errors', 'whole_file': 'errors', 'backoff': 'errors', 'shipped_files': 'errors',
     'local_path': 'errors', 'log': 'errors', 'forking': 'errors', 'c_structs': 'errors',
     'native': 'errors',
 }  # fmt: skip

@@ -46,9 +46,8 @@ COMPOUND = (ctypes.Structure, ctypes.Union)
 # Size and alignment in bytes of these C types on arm64 Linux; both are equal.
 SIZES: dict[Any, int] = {
     ctypes.c_int8: 1, ctypes.c_uint8: 1, ctypes.c_char: 1, ctypes.c_bool: 1, ctypes.c_int16: 2,
-    ctypes.c_uint16: 2, ctypes.c_int32: 4,
-    ctypes.c_uint32: 4, ctypes.c_float: 4, ctypes.c_int64: 8, ctypes.c_uint64: 8,
-    ctypes.c_double: 8, ctypes.c_void_p: 8,
+    ctypes.c_uint16: 2, ctypes.c_int32: 4, ctypes.c_uint32: 4, ctypes.c_float: 4,
+    ctypes.c_int64: 8, ctypes.c_uint64: 8, ctypes.c_double: 8, ctypes.c_void_p: 8,
     ctypes.c_char_p: 8, ctypes.c_size_t: 8, ctypes.c_ssize_t: 8, ctypes.c_long: 8,
     ctypes.c_ulong: 8, ctypes.c_int: 4, ctypes.c_uint: 4,
 }  # fmt: skip

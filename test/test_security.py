@@ -43,9 +43,8 @@ MODULES = {'pickle', 'cPickle', '_pickle', 'marshal', 'shelve', 'dill', 'cloudpi
 TEXT_ONLY = {'urllib.parse'}
 BUILTINS = {'eval', 'exec', 'compile', '__import__'}
 CALLS = {'os.system', 'os.popen', 'os.execl', 'os.execv', 'os.execvp', 'tempfile.mktemp',
-         'yaml.full_load', 'yaml.unsafe_load',
-         'yaml.load_all', 'yaml.full_load_all', 'yaml.unsafe_load_all', 'subprocess.getoutput',
-         'subprocess.getstatusoutput',
+         'yaml.full_load', 'yaml.unsafe_load', 'yaml.load_all', 'yaml.full_load_all',
+         'yaml.unsafe_load_all', 'subprocess.getoutput', 'subprocess.getstatusoutput',
          'numpy.fromfile', 'ast.literal_eval', 'pickle.loads'}  # fmt: skip
 SAFE_LOADERS = {'yaml.SafeLoader', 'yaml.BaseLoader', 'yaml.CSafeLoader'}
 

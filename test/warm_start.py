@@ -55,8 +55,7 @@ _MODULES = (
     'zc_perception.nodes.perception', 'zc_perception.nodes.declarations',
     'zc_perception.nodes.recorder', 'zc_perception.nodes.gstreamer',
     'zc_perception.nodes.container', 'rclpy.executors', 'vision_msgs.msg', 'diagnostic_msgs.msg',
-    'sensor_msgs.msg',
-    'rcl_interfaces.srv', 'lifecycle_msgs.srv',
+    'sensor_msgs.msg', 'rcl_interfaces.srv', 'lifecycle_msgs.srv',
 )  # fmt: skip
 #: Each of them loads the C libraries of one package's messages.
 _MESSAGES = (

@@ -48,9 +48,8 @@ def run_bench(folder: Path, *arguments: str) -> Any:
     """Run a sub-command and return its result; it must succeed and leave no socket."""
     path = folder / 'result.json'
     ran = subprocess.run(
-        [sys.executable, '-m', 'bench', *arguments, '--json', str(path)],
-        capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
+        [sys.executable, '-m', 'bench', *arguments, '--json', str(path)], capture_output=True,
+        text=True, timeout=300, check=False, env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
     )  # fmt: skip
     assert ran.returncode == 0 and 'Traceback' not in ran.stderr, ran.stderr
     assert not list(folder.glob('*.sock'))
@@ -73,9 +72,8 @@ def instead_of_measuring(
 
 ENVIRONMENT = {
     'date': '2026-11-21', 'cpu': 'a CPU', 'cpus': 2, 'memory_gib': 23.5, 'governor': 'unknown',
-    'virtual': True, 'kernel': '6.18',
-    'libc': 'glibc 2.36', 'python': '3.11.7', 'ros_distro': '', 'packages': {'numpy': '2.4.6'},
-    'load_average': [0.1, 0.2, 0.3],
+    'virtual': True, 'kernel': '6.18', 'libc': 'glibc 2.36', 'python': '3.11.7', 'ros_distro': '',
+    'packages': {'numpy': '2.4.6'}, 'load_average': [0.1, 0.2, 0.3],
 }  # fmt: skip
 
 

@@ -192,9 +192,8 @@ def test_each_repetition_has_every_case_once_beside_its_floors() -> None:
 def test_the_default_is_the_default_whatever_the_shell_has_set() -> None:
     tuning = {
         'FASTRTPS_DEFAULT_PROFILES_FILE': 'x', 'FASTDDS_DEFAULT_PROFILES_FILE': 'x',
-        'FASTDDS_BUILTIN_TRANSPORTS': 'LARGE_DATA',
-        'CYCLONEDDS_URI': 'x', 'GLIBC_TUNABLES': 'x', 'MALLOC_MMAP_THRESHOLD_': '1',
-        'MALLOC_ARENA_MAX': '1',
+        'FASTDDS_BUILTIN_TRANSPORTS': 'LARGE_DATA', 'CYCLONEDDS_URI': 'x', 'GLIBC_TUNABLES': 'x',
+        'MALLOC_MMAP_THRESHOLD_': '1', 'MALLOC_ARENA_MAX': '1',
         'RMW_FASTRTPS_PUBLICATION_MODE': 'ASYNCHRONOUS', 'ZENOH_CONFIG': 'x', 'IOX2_CONFIG': 'x',
     }  # fmt: skip
     kept = {'HOME': '/h', 'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'}
