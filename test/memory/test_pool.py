@@ -105,22 +105,42 @@ def test_numbers_that_make_no_sense_are_refused(options: dict[str, float], messa
 @pytest.mark.parametrize(
     ('use', 'error', 'message'),
     [
-        (lambda pool, other: pool.release(leased(other)), StaleFrameError,
-         'is of the pool of other, not of camera'),
-        (lambda pool, other: pool.lease(acquired(other), 1, 'npu'), StaleFrameError,
-         'is not of the pool of camera; lease it from its own'),
-        (lambda pool, _: [pool.discard(pool.slots[0]) for _ in [acquired(pool), 1]],
-         StaleFrameError, 'slot 0 is free; only a slot'),
-        (lambda pool, _: pool.lease(acquired(pool), 7, 'npu'), StaleFrameError,
-         r'generation 7 never existed \(now 1, filling\)'),
-        (lambda pool, _: pool.acquire(3), ConfigError,
-         'there is no slot 3; its 3 slots are 0 to 2'),
-        (lambda pool, _: pool.acquire(1, wait_s=1.0), ConfigError,
-         "slot 1 can't be waited for"),
+        (
+            lambda pool, other: pool.release(leased(other)),
+            StaleFrameError,
+            'is of the pool of other, not of camera',
+        ),
+        (
+            lambda pool, other: pool.lease(acquired(other), 1, 'npu'),
+            StaleFrameError,
+            'is not of the pool of camera; lease it from its own',
+        ),
+        (
+            lambda pool, _: [pool.discard(pool.slots[0]) for _ in [acquired(pool), 1]],
+            StaleFrameError,
+            'slot 0 is free; only a slot',
+        ),
+        (
+            lambda pool, _: pool.lease(acquired(pool), 7, 'npu'),
+            StaleFrameError,
+            r'generation 7 never existed \(now 1, filling\)',
+        ),
+        (
+            lambda pool, _: pool.acquire(3),
+            ConfigError,
+            'there is no slot 3; its 3 slots are 0 to 2',
+        ),
+        (lambda pool, _: pool.acquire(1, wait_s=1.0), ConfigError, "slot 1 can't be waited for"),
     ],
-    ids=['lease of another pool', 'slot of another pool', 'discard twice', 'future lease',
-         'index too high', 'index and wait'],
-)  # fmt: skip
+    ids=[
+        'lease of another pool',
+        'slot of another pool',
+        'discard twice',
+        'future lease',
+        'index too high',
+        'index and wait',
+    ],
+)
 def test_wrong_use_is_an_error_that_says_what(
     make_pool: MakePool,
     use: Callable[[BufferPool, BufferPool], object],

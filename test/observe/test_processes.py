@@ -42,14 +42,18 @@ def test_who_has_ended_has_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('effective', 'needed', 'said', 'not_said'),
     [
-        (0, (), 'CAP_SYS_PTRACE and CAP_SYS_ADMIN, .*--cap-add SYS_PTRACE --cap-add SYS_ADMIN',
-         'run as root'),
+        (
+            0,
+            (),
+            'CAP_SYS_PTRACE and CAP_SYS_ADMIN, .*--cap-add SYS_PTRACE --cap-add SYS_ADMIN',
+            'run as root',
+        ),
         (0, ('CAP_SYS_PTRACE',), 'CAP_SYS_PTRACE, .*--cap-add SYS_PTRACE', 'ADMIN'),
         (1 << 19 | 1 << 21, (), 'root of the machine itself', '--cap-add'),
         (None, (), 'CAP_SYS_PTRACE and CAP_SYS_ADMIN', 'run as root'),
     ],
     ids=['lacks both', 'lacks one', 'root of a container', 'capabilities are not shown'],
-)  # fmt: skip
+)
 def test_a_root_is_told_what_it_lacks(
     effective: int | None, needed: tuple[str, ...], said: str, not_said: str, tmp_path: Path
 ) -> None:
