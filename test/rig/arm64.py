@@ -41,7 +41,7 @@ from environment.debian_packages import fetch, fetch_with_dependencies, unpack
 from environment.errors import SetupError
 from environment.paths import ROOT, scratch_folder
 
-from . import build, cache, machine, packages, RigError, RigUnavailable
+from . import build, machine, packages, RigError, RigUnavailable
 from .rig import Rig
 
 ARCHITECTURE = 'arm64'
@@ -100,7 +100,7 @@ class Arm64Rig(Rig):
 
     def __init__(self) -> None:
         """Choose the cache; nothing is read or fetched before `prepare`."""
-        super().__init__(cache_folder=cache.rig_folder() / ARCHITECTURE, install=False)
+        super().__init__(cache_folder=packages.rig_folder() / ARCHITECTURE, install=False)
         self.tools: Tools | None = None
         self._root: Path | None = None
 
@@ -160,9 +160,9 @@ def _kept(folder: Path, fill: Callable[[Path], None], *key: object) -> Path:
     """Return the folder for *key* in *folder*; if it is not there, let *fill* make it."""
     root = folder / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     if not root.is_dir():
-        with cache.appearing(root) as scratch:
+        with packages.appearing(root) as scratch:
             fill(scratch)
-        cache.keep_newest(folder.iterdir(), 2)
+        packages.keep_newest(folder.iterdir(), 2)
     return root
 
 

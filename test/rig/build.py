@@ -35,8 +35,7 @@ import stat
 import subprocess
 
 from . import RigError, RigUnavailable
-from .cache import appearing, keep_newest
-from .packages import BOOT_MODULES, Kernel
+from .packages import appearing, BOOT_MODULES, keep_newest, Kernel
 
 _SOURCES = Path(__file__).resolve().parent / 'module'
 

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Fixtures for tests with the rig: the rig, its two shared boots, and a summary of boots."""
+"""Fixtures for tests with the rig: the rig, its boots with many checks, and a summary of boots."""
 
 from __future__ import annotations
 
@@ -21,21 +21,37 @@ from dataclasses import dataclass
 import json
 import os
 from pathlib import Path
+import subprocess
+import sys
 from typing import Any
 
+from camera.gstreamer_process import gstreamer
+from environment.gstreamer_root import with_environment
+from environment.paths import ROOT
 from link.unixfd.unixfd_kit import gst
 from long_form import LONG
 import pytest
 
 from . import RigUnavailable
-from .checked_boot import Boot, boot_suites, gstreamer_for_guest, STRICT
-from .graph import clear_runs, ENVIRONMENT, graph_command, GraphRuns, read_runs
-from .guest import link_kit
-from .guest.graph_variants import VARIANTS
+from .graph import (
+    clear_runs,
+    compile_for_guest,
+    ENVIRONMENT,
+    graph_command,
+    GraphRuns,
+    GUEST,
+    read_runs,
+    TIMEOUT_S,
+)
+from .guest import link_kit, run_checks
+from .guest.graph_variants import MEMORY_MIB, VARIANTS, VIVID
+from .guest.harness import LONG_CHECKS
 from .machine import RigResult
 from .rig import Rig
 from .verdicts import RUN
 
+#: Red zones and poison detect use after free; full preemption detects races.
+STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
 MEMORY_SUITES, CAMERA_SUITES = 'contract,memory,gstreamer', 'camera'
 #: ``make rig`` runs 300 frames of each; the tests run fewer, to save time.
 WANTED = {
@@ -69,6 +85,68 @@ def rig(request: pytest.FixtureRequest) -> Rig:
             raise
         pytest.skip(f'no kernel rig here: {error}')
     return rig
+
+
+@dataclass(frozen=True)
+class Boot:
+    """The run, and the outcome of each check: a traceback, or empty."""
+
+    result: RigResult
+    outcome: dict[str, Any]
+
+    def must_hold(self, name: str) -> None:
+        """Fail the test if the guest did not reach this check, or with the check's traceback."""
+        if name not in self.outcome:
+            pytest.fail(
+                f'the guest did not get to this check\n{self.result.report()}', pytrace=False
+            )
+        if self.outcome[name]:
+            pytest.fail(self.outcome[name], pytrace=False)
+
+    def kernel_must_be_content(self) -> None:
+        """Fail the test if the kernel complained, whatever the checks say."""
+        assert not self.result.complaints, self.result.report()
+        assert self.result.rc in (0, 1), self.result.report()
+
+
+def gstreamer_for_guest() -> dict[str, str]:
+    """Return a guest's GStreamer environment; the plugin register is made here and kept."""
+    environment = gstreamer().environment()
+    register = (
+        'from zc_perception.camera.gstreamer.abi import load_gstreamer; assert '
+        'load_gstreamer().has_element("v4l2src")'
+    )
+    subprocess.run(
+        [sys.executable, '-c', register],
+        env=with_environment(environment),
+        cwd=ROOT,
+        check=True,
+    )
+    return environment
+
+
+def checks_of(suites: str) -> list[Any]:
+    """Return test parameters for the suites' checks; mark those of the long form."""
+    return [
+        pytest.param(name, marks=[pytest.mark.long] if name in LONG_CHECKS else [])
+        for suite in suites.split(',')
+        for name in run_checks.checks_of(suite)
+    ]
+
+
+def boot_suites(rig: Rig, out: Path, suites: str, *arguments: str, **options: Any) -> Boot:
+    """Run the checks of comma-separated *suites* in one boot; *options* are of :meth:`Rig.run`."""
+    compile_for_guest()
+    result = rig.run(
+        [sys.executable, str(GUEST / 'run_checks.py'), suites, *arguments],
+        timeout=TIMEOUT_S,
+        out_dir=out,
+        **{'vivid': VIVID, 'memory_mib': MEMORY_MIB, **options},
+    )
+    try:
+        return Boot(result, json.loads((out / run_checks.RESULTS).read_text(encoding='utf-8')))
+    except FileNotFoundError:
+        pytest.fail(result.report(), pytrace=False)
 
 
 @dataclass(frozen=True)

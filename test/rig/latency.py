@@ -33,8 +33,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rig import RigError, RigUnavailable  # noqa: E402
-from rig.checked_boot import compile_for_guest, GUEST, TIMEOUT_S  # noqa: E402
-from rig.graph import ENVIRONMENT  # noqa: E402
+from rig.graph import compile_for_guest, ENVIRONMENT, GUEST, TIMEOUT_S  # noqa: E402
 from rig.guest.graph_variants import MEMORY_MIB  # noqa: E402
 from rig.packages import FLAVOURS  # noqa: E402
 from rig.rig import Rig  # noqa: E402

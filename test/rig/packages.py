@@ -16,13 +16,15 @@
 """
 The rig's Debian packages, and one unpacked copy of them in the cache.
 
-Nothing is installed: apt downloads and checks the packages, and they are unpacked below the cache.
-The kernel version is queried, never pinned, because the security suite drops old ones.
+The cache's folders appear complete or not at all, and are removed when old. Nothing is installed:
+apt downloads and checks the packages, and they are unpacked below the cache. The kernel version is
+queried, never pinned, because the security suite drops old ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 import json
 import lzma
@@ -33,9 +35,9 @@ import time
 
 from environment.debian_packages import fetch, resolve_dependency, unpack
 from environment.errors import SetupError
+from environment.paths import cache_folder, scratch_folder
 
 from . import RigUnavailable
-from .cache import appearing, keep_newest
 
 # The series whose compiler is bookworm's own gcc, with a configuration that suits the rig.
 SERIES = '6.12'
@@ -54,6 +56,44 @@ CAMERA_MODULES = ('vivid',)
 USB_MODULES = ('uvcvideo', 'dummy_hcd', 'gadgetfs')
 
 _CHECK_EVERY_S = 24 * 3600.0
+
+
+def rig_folder() -> Path:
+    """Return the rig's cache folder: ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``."""
+    return cache_folder() / 'rig'
+
+
+def checked_folder(folder: Path) -> Path:
+    """Create `folder`, return its real path; refuse it if the kernel can't build there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    if re.search(r'[\s:]', str(folder)):
+        raise RigUnavailable(
+            f"the rig's cache {str(folder)!r} has a space or a colon in its path, which the "
+            "kernel's build "
+            'system refuses; set XDG_CACHE_HOME to a folder without'
+        )
+    return folder
+
+
+@contextmanager
+def appearing(target: Path) -> Iterator[Path]:
+    """Yield a scratch folder that becomes `target` if the block ends without an exception."""
+    with scratch_folder(target.parent) as scratch:
+        content = scratch / 'content'
+        content.mkdir()
+        yield content
+        shutil.rmtree(target, ignore_errors=True)
+        content.rename(target)
+
+
+def keep_newest(entries: Iterable[Path], count: int) -> None:
+    """Remove all but the `count` last used ones; keep several, as other processes may use one."""
+    for entry in sorted(entries, key=lambda path: path.stat().st_mtime, reverse=True)[count:]:
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink()
 
 
 @dataclass(frozen=True)

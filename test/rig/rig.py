@@ -28,7 +28,7 @@ from typing import Any
 from environment.paths import locked
 from long_form import LONG
 
-from . import build, cache, machine, packages, RigError, RigUnavailable
+from . import build, machine, packages, RigError, RigUnavailable
 from .build import GUEST_SHARE
 
 #: One camera, /dev/video0, with the single-planar API.
@@ -56,7 +56,7 @@ class Rig:
                 f"the rig has no kernel '{self._flavour}'; set ZC_RIG_KERNEL to one of "
                 f'{", ".join(packages.FLAVOURS)}'
             )
-        home = cache_folder or cache.rig_folder()
+        home = cache_folder or packages.rig_folder()
         self._cache_folder = home if self._flavour == packages.ORDINARY else home / self._flavour
         self._install = os.environ.get('ZC_RIG') == 'required' if install is None else install
         self._ready: tuple[packages.Kernel, Path, Path] | None = None
@@ -67,7 +67,7 @@ class Rig:
 
     def _prepared(self) -> tuple[packages.Kernel, Path, Path]:
         if self._ready is None:
-            folder = cache.checked_folder(self._cache_folder)
+            folder = packages.checked_folder(self._cache_folder)
             lock = folder / 'lock'
             with locked(
                 lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'

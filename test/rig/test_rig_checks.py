@@ -28,8 +28,7 @@ from typing import Any
 from camera.jpeg_kit import need_decoder
 import pytest
 
-from .checked_boot import Boot, boot_suites, checks_of
-from .conftest import GraphBoot, LONG_RUNS, MEMORY_SUITES, WANTED
+from .conftest import Boot, boot_suites, checks_of, GraphBoot, LONG_RUNS, MEMORY_SUITES, WANTED
 from .graph import check_names
 from .graph import checks_of as checks_of_run
 from .guest.graph_variants import VARIANTS

@@ -27,8 +27,7 @@ from typing import Any
 
 import pytest
 
-from .checked_boot import checks_of
-from .conftest import CAMERA_SUITES, VerifyBoot
+from .conftest import CAMERA_SUITES, checks_of, VerifyBoot
 from .guest.verifier import AFTERWARDS, FRAMES, NOTHING_AGAIN
 from .verdicts import (
     CASES,

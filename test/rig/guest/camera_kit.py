@@ -13,28 +13,39 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Helpers of the V4L2 camera's checks: opened cameras, consumers' constraints, next frames."""
+"""Helpers of the cameras' checks: opened and untouched cameras, consumers, next frames."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+import fcntl
+import os
+import time
 from typing import Any
+from unittest import mock
 
 from camera.camera_options import camera_options
 from waiting import until
 
+from zc_perception.camera import camera as camera_module
 from zc_perception.camera.camera import Camera
+from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import V4l2Controls, V4l2Device
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
+from zc_perception.memory import kernel_abi as abi
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import Slot
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 
 from .graph_variants import DEVICES, VIVID_START_OF_EXPOSURE
-from .package_kit import refused
+from .kernel_api import shadow_buffer
+from .package_kit import PAGE, refused
 
 SIZE, RATE = (640, 360), 30.0
 PATIENCE_S = 60.0
@@ -121,3 +132,95 @@ def set_controls(path: str, **values: Any) -> None:
             V4l2Controls(device).set(name, value)
     finally:
         device.close()
+
+
+class UntouchedCamera(SyntheticCamera):
+    """Publishes its buffers as a device left them; make them within :func:`unmapped`."""
+
+    def capture(self) -> Frame | None:
+        assert self._pool is not None
+        slot = self._pool.acquire() if self._wait_for_turn() else None
+        if slot is None:
+            return None
+        self._fill(slot)
+        self._sequence += 1
+        self._captured += 1
+        return Frame.publish_slot(
+            self._pool,
+            slot,
+            header=self._header(),
+            colorimetry=self.colorimetry,
+            sequence=self._sequence,
+            captured_ns=time.monotonic_ns(),
+        )
+
+    def _fill(self, slot: Slot) -> None:
+        """Leave the pixels as they are."""
+
+
+@contextmanager
+def unmapped() -> Iterator[None]:
+    """Keep the camera from mapping its buffers for the CPU."""
+    with mock.patch.object(camera_module, 'mapped', lambda allocate: allocate):
+        yield
+
+
+class ShadowHeap:
+    """The rig's own, unknown exporter, named like a heap that the accelerator accepts."""
+
+    name = 'udmabuf'
+
+    def allocate(self, size: int) -> DmaBuf:
+        return DmaBuf(
+            OwnedFd(shadow_buffer(-(-size // PAGE) * PAGE).fd), BufferKind.DMABUF, self.name
+        )
+
+    def close(self) -> None:
+        """See :class:`Heap`."""
+
+
+class OneMemfd:
+    """A heap whose buffers all lie in one memfd, which it keeps; udmabuf exports each part."""
+
+    name = 'udmabuf'
+    _BUFFERS = 32
+
+    def __init__(self) -> None:
+        self._memory = OwnedFd(os.memfd_create('frames', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        self._offsets: dict[int, int] = {}
+
+    def allocate(self, size: int) -> DmaBuf:
+        aligned = -(-size // PAGE) * PAGE
+        if not self._offsets:
+            os.ftruncate(self._memory.fileno(), self._BUFFERS * aligned)
+            fcntl.fcntl(self._memory.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        offset = len(self._offsets) * aligned
+        with OwnedFd.open('/dev/udmabuf', os.O_RDWR) as device:
+            argument = bytearray(
+                abi.UDMABUF_CREATION.pack(
+                    self._memory.fileno(), abi.UDMABUF_FLAGS_CLOEXEC, offset, aligned
+                )
+            )
+            buffer = DmaBuf(
+                OwnedFd(fcntl.ioctl(device.fileno(), abi.UDMABUF_CREATE, argument)),
+                BufferKind.DMABUF,
+                self.name,
+            )
+        self._offsets[buffer.identity.inode] = offset
+        return buffer
+
+    def write(self, buffer: DmaBuf, pixels: bytes) -> None:
+        os.pwrite(self._memory.fileno(), pixels, self._offsets[buffer.identity.inode])
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+def writing_camera(heap: OneMemfd) -> type[UntouchedCamera]:
+    """Return a camera class that writes each frame through the memfd, without a mapping."""
+
+    class WritingCamera(UntouchedCamera):
+        def _fill(self, slot: Slot) -> None:
+            heap.write(slot.buffers[0], bytes([self._sequence % 256]) * slot.layout.buffer_size(0))
+
+    return WritingCamera

@@ -40,11 +40,36 @@ TEST = Path(__file__).resolve().parents[2]
 MODEL = str(TEST / 'rig' / 'models' / 'virtual_metis.yaml')
 
 
+# Prints the stamps of the detections that it received until its standard input was closed.
+_SUBSCRIBER = """
+import json, sys, threading, time
+import rclpy
+from vision_msgs.msg import Detection2DArray
+rclpy.init()
+node = rclpy.create_node('plain_subscriber')
+stamps, last, closed = [], [0.0], []
+def note(message):
+    last[0] = time.monotonic()
+    stamps.append(message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec)
+node.create_subscription(Detection2DArray, 'detections', note, 50)
+threading.Thread(
+    target=lambda: (sys.stdin.read(), closed.append(time.monotonic())), daemon=True
+).start()
+print('listening', flush=True)
+while not closed or time.monotonic() - max(last[0], *closed) <= 1.0:
+    rclpy.spin_once(node, timeout_sec=0.1)
+print(json.dumps(stamps), flush=True)
+# Otherwise publishers would count it as a reader until its lease ends, 20 s later.
+node.destroy_node()
+rclpy.shutdown()
+"""
+
+
 class PlainSubscriber:
     """A process that imports standard messages only; it subscribes to all runs from now on."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name('plain_subscriber.py'))]
+        command = [sys.executable, '-c', _SUBSCRIBER]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

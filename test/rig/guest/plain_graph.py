@@ -47,13 +47,12 @@ from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.pixel.fourcc import fourcc_name
 
-from .camera_kit import agreed, opened
+from .camera_kit import agreed, opened, ShadowHeap, unmapped, UntouchedCamera
 from .graph_variants import HEIGHT, IN_FLIGHT, SINGLE, SLOTS, VIVID_START_OF_EXPOSURE, WIDTH
 from .harness import left_behind
 from .kernel_api import any_heap
 from .package_kit import accelerator, MANIFEST
 from .sabotage import Consumer, sabotaged
-from .untouched_camera import ShadowHeap, unmapped, UntouchedCamera
 from .verifier import AFTERWARDS, guarded, judged, Outcome
 
 FPS = 5.0

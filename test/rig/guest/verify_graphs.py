@@ -49,11 +49,11 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 
 from . import sabotage
+from .camera_kit import OneMemfd, ShadowHeap, unmapped, UntouchedCamera, writing_camera
 from .graph_kit import MODEL, ros, RunningGraph
 from .graph_variants import HEIGHT, SINGLE, SLOW, SLOW_FPS, Variant, WIDTH
 from .kernel_api import bufinfo
 from .sabotage import Consumer, mapped_by_the_device
-from .untouched_camera import OneMemfd, ShadowHeap, unmapped, UntouchedCamera, writing_camera
 from .verifier import FRAMES, judged, Outcome
 
 _NV12 = f'video/x-raw,format=NV12,width={WIDTH},height={HEIGHT},framerate={SLOW_FPS}/1'

@@ -49,6 +49,19 @@ from rig.guest.verifier import AFTERWARDS, forker, guarded, judged, Outcome, rec
 from waiting import until  # noqa: E402
 import yaml  # noqa: E402
 
+# Arguments: a file of parameters. Starts both nodes as separate processes, until SIGINT.
+_TWO_NODES = """
+import pathlib, signal, subprocess, sys
+folder = pathlib.Path(sys.executable).parent
+arguments = ['--ros-args', '--params-file', sys.argv[1]]
+nodes = [
+    subprocess.Popen([folder / name, *arguments], stdin=subprocess.DEVNULL, start_new_session=True)
+    for name in ('capture_node', 'inference_node')
+]
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: [node.send_signal(signal.SIGINT) for node in nodes])
+sys.exit(max(abs(node.wait()) for node in nodes))
+"""
 ATTACHED, STARTED = 'two_processes', 'two_processes_started'
 _PATIENCE_S = 300.0
 
@@ -66,7 +79,7 @@ def _command(folder: Path, camera: Mapping[str, Any], **inference: Any) -> list[
     }
     path = folder / f'nodes_on_{Path(camera["device"]).name}.yaml'
     path.write_text(yaml.safe_dump(nodes))
-    return [sys.executable, str(TEST / 'rig' / 'guest' / 'two_nodes.py'), str(path)]
+    return [sys.executable, '-c', _TWO_NODES, str(path)]
 
 
 def _attached() -> dict[str, str]:
