@@ -40,8 +40,7 @@ from .kernel_api import (
     tracing,
     udmabuf_buffer,
 )
-from .npu_client import Image, Job, make_image, Npu
-from ..virtual_result import FORMATS, fourcc, VirtualResult
+from .npu_client import FORMATS, fourcc, Image, Job, make_image, Npu, VirtualResult
 
 SIZE = (64, 48)
 BYTES = 64 * 48 * 3 // 2

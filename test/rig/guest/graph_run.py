@@ -45,9 +45,9 @@ from long_form import LONG  # noqa: E402
 from rig.guest.graph_kit import PlainSubscriber, ros, RunningGraph  # noqa: E402
 from rig.guest.graph_variants import Variant, VARIANTS  # noqa: E402
 from rig.guest.kernel_api import bufinfo, fence_info, live, recording, trace_events, trace_text  # noqa: E402
+from rig.guest.npu_client import VirtualResult  # noqa: E402
 from rig.guest.package_kit import kernel_crcs  # noqa: E402
 from rig.guest.verifier import Verifier  # noqa: E402
-from rig.virtual_result import VirtualResult  # noqa: E402
 from waiting import eventually  # noqa: E402
 
 from zc_perception.detection.detections import Detections  # noqa: E402

@@ -72,11 +72,8 @@ def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServ
         SharedMemoryServer('camera', PUBLISHER, pool, folder=Path(folder), **options) as server,
     ):
         yield server
-        equal(
-            (server.counters.internal_errors, server.counters.last_internal_error),
-            (0, ''),
-            'internal errors',
-        )
+        counters = server.counters
+        equal((counters.internal_errors, counters.last_internal_error), (0, ''), 'errors')
 
 
 @contextmanager
@@ -202,9 +199,9 @@ class Consumer:
     def __init__(self, device: AxlDevice | None = None, result: DmaBuf | None = None) -> None:
         self._device = device
         self._result = result
-        self._client: SharedMemoryClient | None = None
+        self._client: Any = None
         self._held: dict[int, Frame] = {}
-        self._job: SyncFile | None = None
+        self._job: Any = None
 
     def connect(self, path: str, window: int = 1, depth: int = 1) -> None:
         self._client = SharedMemoryClient(
@@ -214,7 +211,6 @@ class Consumer:
 
     def receive(self) -> dict[str, Any]:
         """Return facts of the next frame, without touching the pixels."""
-        assert self._client is not None
         frame = next_received(self._client)
         data = frame.data
         self._held[data.sequence] = frame
@@ -254,20 +250,16 @@ class Consumer:
 
     def release(self, sequence: int, with_job: bool = False) -> None:
         """Release the frame, with the fence of the job that reads it if *with_job*."""
-        assert self._job is not None or not with_job
-        self._held.pop(sequence).release(
-            self._job.dup() if with_job and self._job is not None else None
-        )
+        self._held.pop(sequence).release(self._job.dup() if with_job else None)
 
     def finish_job(self) -> int:
-        assert self._job is not None and self._job.wait(PATIENCE_S)
-        status = self._job.status()
+        assert self._job.wait(PATIENCE_S)
+        status: int = self._job.status()
         self._job.close()
         return status
 
     def stream(self, count: int) -> dict[str, Any]:
         """Read and release frames; return facts, with the descriptors and mappings after each."""
-        assert self._client is not None
         seen: dict[int, tuple[int, list[int]]] = {}
         fds = []
         for _ in range(count):

@@ -13,7 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The device node for the checks: each ioctl as one call, and images laid out in buffers."""
+"""
+The device node for the checks: each ioctl as one call, images laid out in buffers, and results.
+
+The results follow the specification in ``module/axl_virtual.h``, in another language than
+``module/axl_pixels.c``, so that a mistake in one of them shows.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +31,78 @@ import os
 from pathlib import Path
 import random
 from typing import Any, TypeVar
+import zlib
 
 from zc_perception.npu.axl import abi
 
 from .kernel_api import Buffer, Closing, FenceInfo, heap_buffer, libc, wait_fence
-from ..virtual_result import expected_crcs, FORMATS, fourcc, PlanePixels, VirtualResult
 
 _S = TypeVar('_S', bound=ctypes.LittleEndianStructure)
+
+MAX_BOXES = 64
+
+
+class VirtualResult(ctypes.LittleEndianStructure):
+    """``struct axl_virtual_result``."""
+
+    _fields_ = (
+        ('magic', ctypes.c_uint32),
+        ('version', ctypes.c_uint32),
+        ('seqno', ctypes.c_uint64),
+        ('width', ctypes.c_uint32),
+        ('height', ctypes.c_uint32),
+        ('fourcc', ctypes.c_uint32),
+        ('num_planes', ctypes.c_uint32),
+        ('crc32', ctypes.c_uint32 * 4),
+        ('model_id', ctypes.c_uint32),
+        ('num_boxes', ctypes.c_uint32),
+        ('boxes', ctypes.c_int16 * 6 * MAX_BOXES),
+    )
+
+    @classmethod
+    def of_job(cls, job: Any, size: int) -> VirtualResult:
+        """Return the device's output for an ended axl job: *size* bytes, then zeros."""
+        job.outputs()  # begins the CPU's access, which lasts until the job is closed
+        written = bytes(job._result.buffer.memory()[:size])
+        return cls.from_buffer_copy(written.ljust(ctypes.sizeof(cls), b'\0'))
+
+    def crcs(self) -> list[int]:
+        return list(self.crc32[: self.num_planes])
+
+
+@dataclass(frozen=True)
+class PlaneShape:
+    """One plane of a format: bytes per sample, and pixels per sample both ways."""
+
+    sample_bytes: int
+    horizontal: int = 1
+    vertical: int = 1
+
+    def row_bytes(self, width: int) -> int:
+        return -(-width // self.horizontal) * self.sample_bytes
+
+    def rows(self, height: int) -> int:
+        return -(-height // self.vertical)
+
+
+def fourcc(text: str) -> int:
+    """Return the DRM code of a four-letter name; shorter names are padded."""
+    return int.from_bytes(text.ljust(4).encode('ascii'), 'little')
+
+
+_Y = PlaneShape(1)
+
+#: Formats that the virtual device imports, all of them linear.
+FORMATS: dict[str, tuple[PlaneShape, ...]] = {
+    'NV12': (_Y, PlaneShape(2, 2, 2)),
+    'NV21': (_Y, PlaneShape(2, 2, 2)),
+    'NV16': (_Y, PlaneShape(2, 2, 1)),
+    'YU12': (_Y, PlaneShape(1, 2, 2), PlaneShape(1, 2, 2)),
+    'YUYV': (PlaneShape(4, 2),),
+    'RG24': (PlaneShape(3),),
+    'BG24': (PlaneShape(3),),
+    'R8': (_Y,),
+}
 
 RESULT_SIZE = ctypes.sizeof(VirtualResult)
 
@@ -137,10 +207,6 @@ class Plane:
     offset: int
     size: int
 
-    def pixels(self) -> PlanePixels:
-        return PlanePixels(self.buffer.read(self.buffer.size), self.stride, self.offset)
-
-
 @dataclass
 class Image(Closing):
     """An image in buffers, with the layout to import it by."""
@@ -166,9 +232,14 @@ class Image(Closing):
         return argument
 
     def crcs(self) -> list[int]:
-        return expected_crcs(
-            self.format_name, self.width, self.height, [plane.pixels() for plane in self.planes]
-        )
+        """Return the right CRCs: ``axl_pixels.c`` computes them from the same specification."""
+        found = []
+        for shape, plane in zip(FORMATS[self.format_name], self.planes, strict=True):
+            data, length = plane.buffer.read(plane.buffer.size), shape.row_bytes(self.width)
+            end = plane.offset + shape.rows(self.height) * plane.stride
+            starts = range(plane.offset, end, plane.stride)
+            found.append(zlib.crc32(b''.join(data[slice(at, at + length)] for at in starts)))
+        return found
 
     def buffers(self) -> list[Buffer]:
         return list({plane.buffer.inode: plane.buffer for plane in self.planes}.values())

@@ -57,14 +57,13 @@ from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 
 from .harness import equal
 from .kernel_api import Buffer, METIS_PARAMETERS, TRACING, write_control
-from ..virtual_result import VirtualResult
+from .npu_client import LONG_US, VirtualResult
 
 MANIFEST = load_manifest(
     str(Path(__file__).resolve().parents[1] / 'models' / 'virtual_metis.yaml')
 )
 PAGE = os.sysconf('SC_PAGE_SIZE')
 RESULT_SIZE = 4096
-LONG_US = 30_000_000
 LAYOUTS = {
     'tight': compute_layout(NV12, 64, 48, stride_align=1, offset_align=1),
     'padded stride': compute_layout(NV12, 1000, 60, stride_align=1024),
