@@ -23,7 +23,7 @@ away.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 import mmap
 import os
@@ -223,16 +223,26 @@ def _without_a_cache(running: Running) -> Iterator[None]:
 
 
 @contextmanager
-def _import_twice(running: Running) -> Iterator[None]:
-    """Without a cache, import and release each frame as usual, and once more for nothing."""
-
-    def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
-        layout, buffers = frame.data.layout, frame.data.buffers
-        npu._device.release_import(npu._import(layout, buffers))
-        return ImportHandle(npu._import(layout, buffers), cached=False)
-
+def _importing_without_a_cache(
+    running: Running, choose: Callable[[AxlAccelerator, Frame], ImportHandle]
+) -> Iterator[None]:
     with _without_a_cache(running), _importing(running, choose):
         yield
+
+
+def _twice(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
+    """Import and release each frame as usual, and once more for nothing."""
+    layout, buffers = frame.data.layout, frame.data.buffers
+    npu._device.release_import(npu._import(layout, buffers))
+    return ImportHandle(npu._import(layout, buffers), cached=False)
+
+
+def _at_a_wrong_offset(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
+    """Import each frame with its second plane at the offset of the first."""
+    layout = frame.data.layout
+    luma, chroma = layout.planes
+    wrong = replace(layout, planes=(luma, replace(chroma, offset=luma.offset)))
+    return ImportHandle(npu._import(wrong, frame.data.buffers), cached=False)
 
 
 @contextmanager
@@ -281,20 +291,6 @@ def _exchange_handles(running: Running) -> Iterator[None]:
 
     with _importing(running, choose):
         assert exchanged.wait(60), 'no frame came'
-        yield
-
-
-@contextmanager
-def _import_at_a_wrong_offset(running: Running) -> Iterator[None]:
-    """Import each frame with its second plane at the offset of the first."""
-
-    def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
-        layout = frame.data.layout
-        luma, chroma = layout.planes
-        wrong = replace(layout, planes=(luma, replace(chroma, offset=luma.offset)))
-        return ImportHandle(npu._import(wrong, frame.data.buffers), cached=False)
-
-    with _without_a_cache(running), _importing(running, choose):
         yield
 
 
@@ -464,9 +460,8 @@ def mapped_by_the_device(path: str, size: int) -> Iterator[None]:
         device.close()
 
 
-@contextmanager
-def _nothing(running: Running, spectator: Consumer) -> Iterator[None]:
-    yield
+def _nothing(running: Running, spectator: Consumer) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 Saboteur = Callable[[Running, Consumer], Any]
@@ -480,9 +475,11 @@ SABOTAGES: dict[str, Saboteur] = {
     'submits_an_old_decoy': lambda running, spectator: _submit_an_old_decoy(running),
     'exchanges_handles': lambda running, spectator: _exchange_handles(running),
     'without_a_cache': lambda running, spectator: _without_a_cache(running),
-    'imports_twice': lambda running, spectator: _import_twice(running),
+    'imports_twice': lambda running, spectator: _importing_without_a_cache(running, _twice),
     'keeps_imports': lambda running, spectator: _keep_imports(running),
-    'imports_at_a_wrong_offset': lambda running, spectator: _import_at_a_wrong_offset(running),
+    'imports_at_a_wrong_offset': lambda running, spectator: _importing_without_a_cache(
+        running, _at_a_wrong_offset
+    ),
     'second_node': lambda running, spectator: running.second_inference(),
     'imports_decoys_alone': lambda running, spectator: _import_decoys_alone(running),
     'maps_without_a_main_thread': lambda running, spectator: _mapped_without_a_main_thread(
