@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-import re
-from typing import Any
 
 import cv2
 from hypothesis import given, settings
@@ -245,16 +243,11 @@ def test_pixels_that_hardware_scaled_are_quantised_alike_whatever_their_fourth_b
     assert (memory == CANARY).all()
 
 
-@pytest.mark.parametrize(
-    ('values', 'named'),
-    [
-        ({'scale': float('nan')}, 'scale is nan'),
-        ({'padding': ((0, 0), (0, -1), (0, 0))}, 'padding'),
-    ],
-)
-def test_an_impossible_input_names_the_value(values: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(named)):
-        QuantisedTensorSpec(**{'width': 64, 'height': 64, **values})
+def test_an_impossible_input_names_the_value() -> None:
+    with pytest.raises(ConfigError, match='scale is nan'):
+        QuantisedTensorSpec(64, 64, scale=float('nan'))
+    with pytest.raises(ConfigError, match='padding'):
+        QuantisedTensorSpec(64, 64, padding=((0, 0), (0, -1), (0, 0)))
 
 
 def test_a_tensor_that_can_t_be_written_in_place_is_refused() -> None:

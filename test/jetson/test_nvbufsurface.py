@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, ExitStack
 from copy import copy
 import ctypes
@@ -118,26 +118,6 @@ def test_an_image_has_the_library_s_strides_and_its_surface_ends_once_with_its_b
     assert libraries.count('filled_at_destroy', library) == 1
 
 
-@pytest.mark.parametrize(
-    ('mode', 'words'),
-    [
-        ('refuse', r'could not allocate NV12 322x46 \(status -1\); use fewer slots'),
-        ('block_linear', "'layout': 1"),
-        ('other_format', "'format': 1"),
-        ('small', 'has 4096 bytes, 131072 were announced'),
-        ('outside', 'impossible layout: .*plane 1'),
-        ('no_fd', "can't be duplicated: Bad file descriptor"),
-        ('batch', 'batch of 0.*another struct layout'),
-    ],
-)
-def test_what_came_back_is_checked_and_given_back(
-    mode: str, words: str, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv('NVBUF_DOUBLE', mode)
-    with pytest.raises(AllocationError, match=words):
-        NvBufSurfaceHeap(libraries.surface).allocate_image(LAYOUT, BT601_LIMITED)
-
-
 def test_other_modifiers_and_formats_are_refused(libraries: Libraries) -> None:
     heap = NvBufSurfaceHeap(libraries.surface)
     tiled = ImageLayout(LAYOUT.width, LAYOUT.height, NV12, 0x0300000000000014, LAYOUT.planes)
@@ -179,24 +159,6 @@ def test_other_structs_are_refused(kind: str, words: str, tmp_path: Path) -> Non
         AllocationError, match=rf'other structs than Jetson Linux R35 to R39 \({words}'
     ):
         check_structs(build(tmp_path, 'nvbufsurface', f'-D{kind}'))
-
-
-@pytest.mark.parametrize(
-    ('mode', 'words'),
-    [
-        ('refuse', r'could not allocate a trial image of 646x358 \(status -1\)'),
-        ('block_linear', r'format and layout read \(646, 358, 7, 1\)'),
-        ('batch', 'a batch of 0'),
-        ('no_fd', 'descriptor 1048576, which is not open'),
-        ('outside', 'planes that end at'),
-    ],
-)
-def test_what_the_trial_image_says_is_compared(
-    mode: str, words: str, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv('NVBUF_DOUBLE', mode)
-    with pytest.raises(AllocationError, match=words):
-        check_structs(libraries.surface)
 
 
 # The VIC, against doubles that really transform.
@@ -414,20 +376,44 @@ def test_each_thread_has_a_session_of_its_own(
     assert len(done) == libraries.count('sessions') - sessions == 2
 
 
+ASKED: dict[str, Callable[[Vic, str], object]] = {
+    'image': lambda _, library: NvBufSurfaceHeap(library).allocate_image(LAYOUT, BT601_LIMITED),
+    'trial': lambda _, library: check_structs(library),
+    'image of the vic': lambda vic, _: vic.allocate(32, 32, RGBA),
+}
+
+
 @pytest.mark.parametrize(
-    ('mode', 'words'),
+    ('asked', 'mode', 'words'),
     [
-        ('refuse', 'could not allocate AB24'),
-        ('no_map', 'could not map plane 0 of the image for the VIC'),
-        ('block_linear', "'layout': 1"),
+        ('image', 'refuse', r'not allocate NV12 322x46 \(status -1\); use fewer slots'),
+        ('image', 'block_linear', "'layout': 1"),
+        ('image', 'other_format', "'format': 1"),
+        ('image', 'small', 'has 4096 bytes, 131072 were announced'),
+        ('image', 'outside', 'impossible layout: .*plane 1'),
+        ('image', 'no_fd', "can't be duplicated: Bad file descriptor"),
+        ('image', 'batch', 'batch of 0.*another struct layout'),
+        ('trial', 'refuse', r'not allocate a trial image of 646x358 \(status -1\)'),
+        ('trial', 'block_linear', r'format and layout read \(646, 358, 7, 1\)'),
+        ('trial', 'batch', 'a batch of 0'),
+        ('trial', 'no_fd', 'descriptor 1048576, which is not open'),
+        ('trial', 'outside', 'planes that end at'),
+        ('image of the vic', 'refuse', 'could not allocate AB24'),
+        ('image of the vic', 'no_map', 'could not map plane 0 of the image for the VIC'),
+        ('image of the vic', 'block_linear', "'layout': 1"),
     ],
 )
-def test_an_image_that_cannot_be_had_leaves_nothing(
-    mode: str, words: str, vic: Vic, monkeypatch: pytest.MonkeyPatch
+def test_what_came_back_is_checked_and_given_back(
+    asked: str,
+    mode: str,
+    words: str,
+    vic: Vic,
+    libraries: Libraries,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv('NVBUF_DOUBLE', mode)
     with pytest.raises(AllocationError, match=words):
-        vic.allocate(32, 32, RGBA)
+        ASKED[asked](vic, libraries.surface)
 
 
 def test_memory_that_is_none_of_theirs_is_refused(
