@@ -43,7 +43,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 
-from .graph_variants import DEVICES, VIVID_START_OF_EXPOSURE
+from .graph_variants import VIVID_START_OF_EXPOSURE
 from .kernel_api import shadow_buffer
 from .package_kit import PAGE, refused
 
@@ -94,7 +94,7 @@ def streaming(
 ) -> Iterator[V4l2Camera]:
     """Yield a configured camera whose timestamps are in the past, as a real camera's are."""
     with closing(opened(path, **options)) as camera:
-        if path in DEVICES.values():
+        if 'timestamp_source' in camera.controls():  # a webcam on USB has no such control
             camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
         yield configured(camera, consumers)
 
