@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import math
+from types import ModuleType
 
 import head_reference as ref
 from hypothesis import assume, given
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 import pytest
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads import make_head, score_filter
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
@@ -59,6 +60,23 @@ def test_boxes_that_are_no_boxes_are_no_detections_and_suppress_none(bad: float)
     rows[:2] = (400, 300, bad, bad, 0.9, 0, 0), (400, 300, 50, 60, 0.7, 0, 0)
     found = decoded(HeadSpec('yolov8', 3), rows.T[None], rows[None], rows)
     assert found.scores.tolist() == pytest.approx([0.7]) and np.isfinite(found.boxes).all()
+
+
+@pytest.mark.parametrize('compiled', [score_filter.compiled, None], ids=['compiled', 'plain'])
+@pytest.mark.parametrize('columns', [('count', 'box', 'scores'), ('image box scores',)], ids=str)
+def test_each_frame_of_a_table_has_its_own_number_of_rows(
+    columns: tuple[str, ...], compiled: ModuleType | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score_filter, 'compiled', compiled)
+    head = make_head(HeadSpec('boxes', 3, columns=columns))
+    for used in (0, 5, 2, 10, 0):
+        image = np.where(np.arange(10) < used, 0, -1)[:, None]
+        boxes, scores = np.tile([[9, 150, 90, 300]], (10, 1)), np.tile([[0, 0.9, 0.8]], (10, 1))
+        parts = [np.array([[used]]), boxes, scores]
+        tables = parts if len(columns) > 1 else [np.concatenate((image, boxes, scores), axis=1)]
+        outputs = [RawTensor(table.astype(np.float32)) for table in tables]
+        found = head.decode(outputs, BOX, DecodeLimits(0.5, 0.5, 100))
+        assert found.rows.tolist() == [*range(used)] and found.classes.tolist() == [1] * used
 
 
 @given(SEEDS, st.sampled_from([1, 2, 7, 16, 80]), SCORES, st.booleans())

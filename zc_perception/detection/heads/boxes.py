@@ -43,6 +43,7 @@ from zc_perception.detection.heads.score_filter import (
     CellMajorFilter,
     ChannelMajorFilter,
     CompiledFilter,
+    Found,
     logits,
     make_score_filter,
     out_of_reach,
@@ -153,6 +154,8 @@ class Columns:
         """
         Return the tensor and a view (n, width) of the columns for each word of ``head.columns``.
 
+        The views have all rows; :meth:`in_use` leaves out the unused ones.
+
         :raises AcceleratorError: the outputs don't fit the columns.
         """
         found: dict[str, tuple[RawTensor, Values]] = {}
@@ -178,7 +181,7 @@ class Columns:
                 f'head {self._kind}: {all_described(outputs)}: expected '
                 f'{self.expected()}{more_numbers(sum(more) - width)}'
             )
-        return self._in_use(found)
+        return found
 
     def expected(self) -> str:
         """Describe the expected outputs, for an error message."""
@@ -192,7 +195,7 @@ class Columns:
         return f'{len(widths)} outputs, each with or without a first axis of length 1: {named}'
 
     @staticmethod
-    def _in_use(found: dict[str, tuple[RawTensor, Values]]) -> dict[str, tuple[RawTensor, Values]]:
+    def in_use(found: dict[str, tuple[RawTensor, Values]]) -> dict[str, tuple[RawTensor, Values]]:
         """Keep the first ``count`` rows, or the rows before the first negative ``image``."""
         end: int | None = None
         if 'count' in found:
@@ -292,11 +295,15 @@ class Boxes(Head):
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
         outputs = self._rows_of(outputs)
-        parts = self._columns.parts(outputs)
+        every = self._columns.parts(outputs)
+        parts = self._columns.in_use(every)
         classes = self._spec.num_classes
         if 'scores' in parts:
-            found = self._filters.reader(outputs, box).find(self._classes(parts)[1], limits.score)
             tensor, four = parts['box']
+            # The filter reads all rows, because how many are in use changes from frame to frame.
+            found = self._filters.reader(outputs, box).find(self._classes(every)[1], limits.score)
+            used = np.searchsorted(found.cells, len(four))
+            found = Found(found.cells[:used], found.classes[:used], found.scores[:used])
             corners, box = self._unit.corners(tensor.read(four[found.cells]).T, box)
             numbers = found.classes.astype(np.float32)
             chosen = ready_made(corners, found.scores, numbers, classes, limits.score)
@@ -338,7 +345,7 @@ class Boxes(Head):
 
     @np.errstate(all='ignore')
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
-        parts = self._columns.parts(self._rows_of(outputs))
+        parts = self._columns.in_use(self._columns.parts(self._rows_of(outputs)))
         four = x_first(self._spec, real(parts['box']).T)
         used = np.any(four != 0, axis=0)
         if 'scores' in parts:
