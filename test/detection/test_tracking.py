@@ -89,6 +89,25 @@ def test_who_is_not_seen_for_a_while_comes_back_with_its_id(
     assert (camera.ids((108, 100, HIGH, 0)) == [1]) is kept
 
 
+@pytest.mark.parametrize('others', [(), ((900.0, 600.0, HIGH, 0),)], ids=['alone', 'with another'])
+def test_who_was_covered_bit_by_bit_comes_back_with_its_id(others: Sequence[Row]) -> None:
+    camera = Camera()
+    other = found(*others)
+
+    def ids(width: float) -> list[int]:
+        box = np.array([[100, 100, 100 + width, 300]], np.float32)[: width > 0]
+        scores = np.full(len(box), HIGH, np.float32)
+        mine = Detections(box, scores, np.zeros(len(box), np.intp))
+        camera.now += PERIOD_NS
+        numbered = camera.tracking(Detections.joined([mine, other]), camera.now, SIZE).ids
+        assert numbered is not None
+        return numbered.tolist()
+
+    for width in (*[100] * 20, *range(96, 59, -4), *[0] * 15):
+        ids(width)
+    assert ids(100)[0] == 1
+
+
 def test_a_low_score_goes_on_with_a_track_and_begins_none() -> None:
     camera = Camera()
     assert camera.ids((100, 100, LOW, 0), (300, 200, HIGH, 0)) == [0, 1]

@@ -180,6 +180,9 @@ class Tracking:
                 tracks = None
             else:
                 tracks = tracks.chosen(stamp_ns - tracks.seen <= settings.lost_ns)
+                # A track without a box in the last frame keeps its size. Its last boxes may have
+                # shrunk because another object covered it; a prediction would shrink them further.
+                tracks.speed[tracks.seen != before, 2:] = 0.0
                 tracks.predict((stamp_ns - before) / 1e9)
         ids = np.zeros(len(found), np.int64)
         if len(found):
@@ -211,9 +214,6 @@ class Tracking:
             overlaps[tracks.seen < tracks.seen.max()] = 0.0
             rows, columns = np.concatenate((first, _pairs(overlaps, settings.iou)), axis=1)
             tracks.correct(rows, measured[columns], now)
-            # A track without a box in this frame keeps its size. Its last boxes may have shrunk
-            # because another object covered it, and the prediction would shrink them further.
-            tracks.speed[tracks.seen != now, 2:] = 0.0
             ids[columns] = tracks.ids[rows]
         new = np.flatnonzero(high & (ids == 0))
         if len(new):
