@@ -184,11 +184,15 @@ def plan(
 
 
 def _spread(length: int, count: int, overlap: float) -> tuple[int, list[int]]:
-    """Divide *length* into *count* overlapping parts; return their length and their starts."""
+    """
+    Divide *length* into *count* overlapping parts; return their length and their starts.
+
+    Both are even, as formats with less chroma than luma need. Only if *length* is odd, the last
+    start or the length of a single part is odd.
+    """
     side = min(length, 2 * round(length / (count - (count - 1) * overlap) / 2 + 0.499))
-    return side, [
-        2 * round(index * (length - side) / max(count - 1, 1) / 2) for index in range(count)
-    ]
+    last = length - side
+    return side, [2 * round(index * last / (count - 1) / 2) for index in range(count - 1)] + [last]
 
 
 class Parts:
