@@ -438,7 +438,7 @@ class UnixfdServer:
             self._warn(f'unixfd: {self._last}')
             sock.close()
             return
-        queue = KeepLastQueue(1, Frame.release, gate=Frame.hand_out)
+        queue = KeepLastQueue(1, _release, gate=Frame.hand_out)
         subscription = BusSubscription(
             f'{READER} {peer.pid}', LinkQos(1, reliable=False), queue, held=self._window
         )
@@ -688,6 +688,13 @@ class UnixfdServer:
         self._listener.close()
         self._epoll.close()
         self._wake.close()
+
+
+def _release(frame: Frame) -> None:
+    """Release a frame of a queue; any thread that publishes may call this."""
+    # The server's thread may have ended the reader meanwhile, and taken back all of its leases.
+    with contextlib.suppress(StaleFrameError):
+        frame.release()
 
 
 def _tight_copy(data: FrameData, stream: _Stream) -> OwnedFd:

@@ -34,6 +34,7 @@ import pytest
 from waiting import until
 
 from zc_perception.errors import ConfigError
+from zc_perception.frame import Frame
 from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.link.unixfd import COPIED
 from zc_perception.pixel.fourcc import fourcc_code
@@ -270,3 +271,25 @@ def test_a_reader_without_a_slot_hears_the_end_and_the_log_says_why(make_feed: M
     assert second.command()[0] == -1
     assert any("raise parameter 'slots'" in text for text in feed.said), feed.said
     second.close()
+
+
+def test_a_reader_that_ends_while_a_frame_is_published_disturbs_nobody(
+    make_feed: MakeFeed,
+) -> None:
+    feed = make_feed()
+    leaving, good = feed.reader(), feed.reader()
+    feed.publish()
+    leaving.buffer()
+    good.give_back(good.buffer())
+
+    def deliver(frame: Frame, holder: str) -> Frame | None:
+        delivery = frame.deliver(holder)
+        assert delivery is not None
+        if leaving.socket.fileno() >= 0:
+            leaving.close()
+            until(lambda: delivery._lease.ended, 'the end of all leases of this reader')
+        return delivery
+
+    feed.publisher.deliver = deliver
+    assert feed.publish()
+    good.give_back(good.buffer())
