@@ -107,6 +107,8 @@ class BusSubscription(Generic[T]):
     :param headers: a deque to which publishers append the ``header`` of each object, even if the
         subscription doesn't get the object; ``None``: the type has no header.
     :param custom_type: the type that the subscription takes; ``None``: any type.
+    :param starved: called when a publisher's pool has no slot for the subscription, see
+        :meth:`BusPublisher.without_slots`; must not block.
     :param delivered: number of objects put into the queue.
     :param refused: number of objects not delivered, because the subscription held too many of
         them.
@@ -122,6 +124,7 @@ class BusSubscription(Generic[T]):
     held: int | None = None
     resting: bool = False
     by_message: bool = False
+    starved: Callable[[], object] | None = None
     delivered: int = 0
     refused: int = 0
 
@@ -300,6 +303,8 @@ class BusPublisher(Generic[T]):
                     alone=True,
                 )
                 self._granted[each] = Granted(name, number, asked, next(_serials))
+                if not number and each.starved is not None:
+                    each.starved()
             self._served = tuple(
                 (each, granted.holder)
                 for each in matched

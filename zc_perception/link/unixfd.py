@@ -411,6 +411,8 @@ class UnixfdServer:
     def _awake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake.fileno())
+        for reader in self._readers:
+            self._has_slots(reader)
 
     def _accept(self) -> None:
         try:
@@ -440,7 +442,11 @@ class UnixfdServer:
             return
         queue = KeepLastQueue(1, _release, gate=Frame.hand_out)
         subscription = BusSubscription(
-            f'{READER} {peer.pid}', LinkQos(1, reliable=False), queue, held=self._window
+            f'{READER} {peer.pid}',
+            LinkQos(1, reliable=False),
+            queue,
+            held=self._window,
+            starved=self._ring,
         )
         reader = _Reader(sock, peer, queue, subscription)
         self._watch(sock.fileno(), partial(self._hear, reader), reader)
@@ -450,11 +456,16 @@ class UnixfdServer:
         # every frame published afterwards.
         self._readers = (*self._readers, reader)
         self._connected += 1
+        if self._has_slots(reader):
+            self._report(f'unixfd: reader pid {peer.pid} is connected')
+
+    def _has_slots(self, reader: _Reader) -> bool:
+        """Disconnect *reader*, and return ``False``, if a pool has no slot left for it."""
         for publisher in BUS.publishers(self._key):
-            if why := publisher.without_slots(subscription):
+            if why := publisher.without_slots(reader.subscription):
                 self._drop(reader, 'slots', f"{why}; raise parameter 'slots'", warn=True)
-                return
-        self._report(f'unixfd: reader pid {peer.pid} is connected')
+                return False
+        return True
 
     def _guarded(self, call: Callable[[], None], reader: _Reader | None) -> None:
         """Run *call*; if it fails, disconnect only *reader* and go on."""

@@ -27,7 +27,7 @@ import subprocess
 import sys
 from typing import Any
 
-from link.unixfd.unixfd_kit import crcs, Feed, gst, RawReader, SIZE
+from link.unixfd.unixfd_kit import crcs, Feed, gst, NV12, RawReader, SIZE
 from long_form import LONG
 import numpy as np
 import pytest
@@ -293,3 +293,16 @@ def test_a_reader_that_ends_while_a_frame_is_published_disturbs_nobody(
     feed.publisher.deliver = deliver
     assert feed.publish()
     good.give_back(good.buffer())
+
+
+def test_a_reader_that_was_there_before_the_pool_hears_that_it_has_no_slot(
+    make_feed: MakeFeed,
+) -> None:
+    feed = make_feed(window=4)
+    first, second = feed.reader(), feed.reader()
+    feed.use(NV12, slots=6)
+    assert second.command()[0] == -1
+    until(lambda: any("raise parameter 'slots'" in text for text in feed.said), feed.said)
+    assert feed.server.statistics().ended == {'slots': 1}
+    feed.publish()
+    first.give_back(first.buffer())
