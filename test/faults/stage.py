@@ -215,7 +215,7 @@ class Stage:
         return {
             name: count
             for name, count in self.held().items()
-            if name.partition('#')[0].split(':')[0].strip('/') not in _KNOWN
+            if re.split('[#@:]', name)[0].strip('/') not in _KNOWN
         }
 
     def held(self) -> dict[str, int]:

@@ -390,7 +390,7 @@ def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(
         settled(server, 'constraints')
         assert server.statistics().refused == {'constraints': 1}
         assert server.statistics().last_refusal == {'constraints': f'npu: {why}'}
-        assert len(warned) == 1 and 'consumer npu#' in warned[0] and why in warned[0]
+        assert len(warned) == 1 and 'consumer npu@' in warned[0] and why in warned[0]
         assert client.approach() is None and not client.connected
         error = None
         client.retarget(server.path, PUBLISHER)

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import itertools
 import os
 import socket
 import threading
@@ -473,6 +474,22 @@ def test_what_a_dead_consumer_held_is_quarantined_and_what_waited_for_it_is_free
     settled(server, 'eof')
     assert taken == [{SlotState.LEASED: 1, SlotState.FREE: 7}]
     assert server.statistics().taken_back == 1 and pool.statistics().revoked == 1
+
+
+def test_a_consumer_that_ends_takes_no_frame_from_a_subscription_with_its_name(
+    pool: BufferPool, server: SharedMemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, '_numbers', itertools.count(2))
+    pool.grant('raw', 1, 1)
+    second = pool.free_name('raw')
+    pool.grant(second, 1, 1)
+    with make_frame(pool, 1) as frame:
+        own = frame.deliver(second)
+    assert own is not None
+    with RawPeer.welcomed(server.path, name='raw'):
+        pass
+    settled(server, 'eof')
+    own.release()
 
 
 def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Serve) -> None:

@@ -678,7 +678,9 @@ class SharedMemoryServer:
         """Answer a consumer's HELLO by WELCOME, NOTED or REFUSED."""
         hello = newcomer.hello
         assert hello is not None
-        holder = f'{hello.name or "consumer"}#{next(_numbers)}'
+        # Unlike any name that BufferPool.free_name() gives a subscription of this process: when
+        # the connection ends, all leases of this name are taken back.
+        holder = f'{hello.name or "consumer"}@{next(_numbers)}'
         try:
             if self.door is not None and newcomer.consumer is not None:
                 answer, text = self.door.judge(newcomer.consumer, newcomer.peer)
@@ -829,7 +831,7 @@ class SharedMemoryServer:
         self.counters.refuse(
             ProtocolError(
                 'constraints',
-                f'{connection.holder.partition("#")[0]}: {text}',
+                f'{connection.hello.name or "consumer"}: {text}',
                 RefusalCode.CONSTRAINTS,
             )
         )
