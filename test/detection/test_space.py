@@ -126,3 +126,18 @@ def test_a_lens_that_bends_lines_is_undone(fisheye: bool) -> None:
     assert not math.isclose(
         place(box, SIZE, wall(3.0), 1.0, STRAIGHT).centres[0, 0], 1.5, abs_tol=0.02
     )
+
+
+@pytest.mark.parametrize(
+    ('size', 'expected'),
+    [((320, 240), (0.0, 0.0)), ((160, 120), (0.0, 0.0)), ((640, 480), (-1.28, -0.96))],
+    ids=['the region', 'the region with binning', 'the whole sensor'],
+)
+def test_a_picture_is_the_region_of_interest_unless_it_has_the_whole_sensor_s_size(
+    size: tuple[int, int], expected: tuple[float, float]
+) -> None:
+    """Some calibration files have a region of interest, but the camera gives whole pictures."""
+    lens = Lens(MATRIX, np.zeros(5), SIZE, region=(320, 240, 320, 240))
+    corner = np.array([[-1, -1, 1, 1]], np.float32)
+    placed = place(corner, size, wall(2.0), 1.0, lens)
+    assert placed.centres[0, :2] == pytest.approx(expected)

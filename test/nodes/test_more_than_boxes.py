@@ -30,7 +30,7 @@ from npu.onnx_kit import export
 import numpy as np
 import pytest
 from rosbags.typesys import get_types_from_msg, get_typestore, Stores
-from sensor_msgs.msg import CameraInfo, Image
+from sensor_msgs.msg import CameraInfo, Image, RegionOfInterest
 from vision_msgs.msg import Detection2DArray, Detection3DArray
 from visualization_msgs.msg import Marker, MarkerArray
 
@@ -202,8 +202,10 @@ def test_boxes_are_in_space_where_depth_has_their_stamp_and_it_is_said_where_not
         assert not space
 
         info = run.manager.create_publisher(CameraInfo, 'camera_info', 10)
-        calibration = CameraInfo(width=640, height=360, distortion_model='plumb_bob')
-        calibration.k = [500.0, 0.0, 320.0, 0.0, 500.0, 180.0, 0.0, 0.0, 1.0]
+        # The frames show a part of the sensor.
+        calibration = CameraInfo(width=1280, height=720, distortion_model='plumb_bob')
+        calibration.k = [500.0, 0.0, 420.0, 0.0, 500.0, 380.0, 0.0, 0.0, 1.0]
+        calibration.roi = RegionOfInterest(x_offset=100, y_offset=200, width=640, height=360)
 
         def whole() -> bool:
             info.publish(calibration)

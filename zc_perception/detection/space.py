@@ -52,12 +52,15 @@ class Lens:
     :param distortion: coefficients of OpenCV's standard distortion model, or of its fisheye model
         if *fisheye* is set.
     :param size: width and height of the calibrated pictures, in pixels.
+    :param region: x, y, width and height of the part of them that pictures of another size show;
+        ``None``: all of it.
     """
 
     matrix: NDArray[np.float64]
     distortion: NDArray[np.float64]
     size: tuple[int, int]
     fisheye: bool = False
+    region: tuple[int, int, int, int] | None = None
 
     def rays(self, points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
         """
@@ -66,7 +69,9 @@ class Lens:
         :param points: (n, 2) pixels of a picture of *size*, which may differ from the size of the
             calibrated pictures.
         """
-        scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
+        whole = 0, 0, *self.size
+        x, y, width, height = whole if self.region is None or size == self.size else self.region
+        scaled = (points * (width / size[0], height / size[1]) + (x, y)).reshape(-1, 1, 2)
         import cv2  # imported late, because every node imports this module for PARAMETERS
 
         undistort = cv2.fisheye.undistortPoints if self.fisheye else cv2.undistortPoints

@@ -147,7 +147,10 @@ class BoxesInSpace:
         if matrix[0, 0] > 0 and matrix[1, 1] > 0 and message.width and message.height:
             fisheye = message.distortion_model == 'equidistant'
             distortion = np.array([*message.d] or [0.0] * 4, np.float64)
-            self._lens = Lens(matrix, distortion, (message.width, message.height), fisheye)
+            size, roi = (message.width, message.height), message.roi
+            sides = roi.width or message.width, roi.height or message.height
+            region = (roi.x_offset, roi.y_offset, *sides)
+            self._lens = Lens(matrix, distortion, size, fisheye, region)
 
     def _on_depth(self, message: Image) -> None:
         with self._lock:
