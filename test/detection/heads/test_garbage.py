@@ -213,6 +213,8 @@ def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
         ('boxes', {'anchors': ANCHORS}, "not for head 'boxes'; it is for ssd, yolov5"),
         ('boxes', {'class_agnostic': True}, 'host suppresses: add suppressed: false'),
         ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
+        ('boxes', {'keypoints': (2, 2), 'coordinates': 'relative'},
+         'head.coordinates is relative: with keypoints it must be input'),
         ('yolov8', {'masks': 32, 'oriented': True}, 'masks and head.oriented: rows have the'),
         ('yolov8', {'strides': (8, 8, 16)}, r'head.strides is \[8, 8, 16\]: must be at least one'),
         ('yolox', {'strides': (0, 8)}, r'head.strides is \[0, 8\]: must be at least one'),

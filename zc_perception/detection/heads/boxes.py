@@ -280,6 +280,11 @@ class Boxes(Head):
                 f'head.box_order is {spec.box_order}: with oriented it must be cxcywh, centre '
                 'and size'
             )
+        if spec.keypoints and spec.coordinates != 'input':
+            raise ConfigError(
+                f'head.coordinates is {spec.coordinates}: with keypoints it must be input; export '
+                "the model with boxes and keypoints in pixels of the model's input"
+            )
         self._unit = CornerUnit(spec)
         self._columns = Columns(spec, spec.columns, spec.extra)
         # If the background is class 0, the other classes are numbered from 1.
