@@ -79,6 +79,7 @@ struct zc_client {
     int poller, timer, watch, sock;
     struct announcement target; /* the publisher of the connection, or of the next attempt */
     bool named_socket, has_target;
+    bool news; /* the folder has changed since on_folder() last looked */
     struct announcement rejected; /* the announcement whose buffers zc_client_reject() rejected */
     enum phase phase;
     uint64_t connection; /* number of the connection; grows with each */
@@ -358,8 +359,10 @@ static void try_to_connect(zc_client *client) {
 static void on_folder(zc_client *client) {
     char events[4096];
     struct announcement before = client->target;
-    while (read(client->watch, events, sizeof events) > 0) {}
-    if (client->phase != LOOKING || !look(client)) return;
+    while (read(client->watch, events, sizeof events) > 0) client->news = true;
+    if (client->phase != LOOKING || !client->news) return;
+    client->news = false;
+    if (!look(client)) return;
     client->has_target = true;
     if (!same(&before, &client->target) || !client->refused)
         set_due(client, transport_now_ns());

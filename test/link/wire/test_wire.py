@@ -83,6 +83,7 @@ from wire_spec import (
 )
 
 from zc_perception.frame import Frame
+from zc_perception.link.announcement import host_id
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -272,6 +273,54 @@ def test_both_consumers_say_the_same_of_every_conversation(
     assert min(found['ended'], found['broken']) > CONVERSATIONS // 10, found
 
 
+# Calls zc_client_next() 400 times in a loop of its own, a millisecond apart.
+POLLER = r"""
+#include <poll.h>
+#include "zc_client/zc_client.h"
+int main(void) {
+    zc_client *client;
+    zc_frame *frame;
+    zc_client_options options = {.topic = "/image_raw"};
+    if (zc_client_open(&options, &client) != 0) return 1;
+    for (int i = 0; i < 400; i++) {
+        if (zc_client_next(client, 0, &frame) != 0) return 2;
+        poll(NULL, 0, 1);
+    }
+    zc_client_close(client);
+}
+"""
+
+
+def test_a_program_that_polls_keeps_the_pauses_between_attempts(
+    tmp_path: Path, folder: Path
+) -> None:
+    program, path = compiled(tmp_path, POLLER), folder / f'{PUBLISHER}.sock'
+    inner = {
+        'version': 1,
+        'publisher_id': PUBLISHER,
+        'host_id': host_id(),
+        'socket': str(path),
+        'width': 1,
+        'height': 1,
+        'formats': [],
+        'heap': '',
+    }
+    outer = {'topic': TOPIC, 'domain': 0, 'announcement': json.dumps(inner)}
+    connections = 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        path.with_suffix('.announcement').write_text(json.dumps(outer), encoding='utf-8')
+        here = {'ZC_RUNTIME_DIR': str(folder), 'ROS_DOMAIN_ID': '0'}
+        with subprocess.Popen([program], env=os.environ | here) as process:
+            while process.poll() is None:
+                if select.select([listening], [], [], 0.001)[0]:
+                    listening.accept()[0].close()
+                    connections += 1
+    assert process.returncode == 0
+    assert 4 <= connections < 100, 'in half a second there are five attempts and their probes'
+
+
 # Producers.
 
 # Changes its buffers each time as its arguments say, and prints the messages that it gets.
@@ -299,6 +348,12 @@ int main(int count, char **words) {
 }
 """
 TOPIC, RATE, SIZE = '/image_raw', 100, (64, 48)
+
+
+def compiled(folder: Path, text: str) -> Path:
+    source = folder / 'program.c'
+    source.write_text(text, encoding='utf-8')
+    return build(folder / 'program', source, flags=CHECKED)
 
 
 def fill(frame: Frame) -> list[int]:
@@ -658,9 +713,7 @@ def test_a_consumer_that_is_there_first_is_heard_first(
 def test_fewer_buffers_than_consumers_were_promised_are_refused(
     tmp_path: Path, folder: Path
 ) -> None:
-    source = tmp_path / 'resizer.c'
-    source.write_text(RESIZER, encoding='utf-8')
-    program = build(tmp_path / 'resizer', source, flags=CHECKED)
+    program = compiled(tmp_path, RESIZER)
     words, here = [program, '6', '5', '3', '6', '8'], {'ZC_RUNTIME_DIR': str(folder)}
     done = subprocess.run(
         words, capture_output=True, text=True, env=os.environ | here, check=False
