@@ -673,10 +673,12 @@ int zc_publisher_publish(zc_publisher *publisher, unsigned index, const zc_frame
 int zc_image_linear(zc_image *image, uint32_t fourcc, uint32_t width, uint32_t height, uint32_t stride_align, uint32_t offset_align) {
     uint64_t rows, row, end = 0;
     *image = (zc_image){.width = width, .height = height, .fourcc = fourcc, .num_buffers = 1, .modifier = ZC_LINEAR, .fds = {-1, -1, -1, -1}};
+    if (!wire_has_size(image)) return transport_fail(-EINVAL, "format %s can't have %ux%u pixels", wire_fourcc(fourcc, (char[16]){0}), width, height);
+    if (stride_align == 0) stride_align = 1;
+    if (offset_align == 0) offset_align = 1;
     for (uint32_t i = 0; i < ZC_MAX_PLANES && wire_plane_rows(image, i, &rows, &row); i++) {
         const uint64_t stride = (row + stride_align - 1) / stride_align * stride_align;
         end = (end + offset_align - 1) / offset_align * offset_align;
-        if (stride > UINT32_MAX || rows == 0 || row == 0) return transport_fail(-EINVAL, "an image of %ux%u has no planes", width, height);
         image->planes[image->num_planes++] = (zc_plane){0, (uint32_t)stride, end, stride * rows};
         end += stride * rows;
     }

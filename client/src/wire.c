@@ -356,6 +356,14 @@ bool wire_plane_rows(const zc_image *image, uint32_t plane, uint64_t *rows, uint
     return true;
 }
 
+bool wire_has_size(const zc_image *image) {
+    const struct known *format = known_format(image->fourcc);
+    bool fits = image->width >= 1 && image->width <= 65535 && image->height >= 1 && image->height <= 65535;
+    for (uint32_t i = 0; format != NULL && i < format->num_planes; i++)
+        fits = fits && image->width % format->planes[i].across == 0 && image->height % format->planes[i].down == 0;
+    return fits;
+}
+
 bool wire_is_dmabuf(int fd) {
     char path[64], text[4096];
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
@@ -427,14 +435,10 @@ static bool check_planes(const zc_image *image, const struct wire_hello *asked, 
     return true;
 }
 bool wire_check_image(const zc_image *image, const struct wire_hello *asked, bool foreign, struct wire_fault *fault) {
-    const struct known *format = known_format(image->fourcc);
     struct stat files[ZC_MAX_PLANES];
     CHECK(asked->memory >> (image->kind - 1) & 1, "kind", "BUFFERS: memory that this consumer doesn't take");
-    CHECK(image->width >= 1 && image->width <= 65535 && image->height >= 1 && image->height <= 65535, "image", "BUFFERS: an image of %ux%u",
-          image->width, image->height);
-    for (uint32_t i = 0; format != NULL && i < format->num_planes; i++)
-        CHECK(image->width % format->planes[i].across == 0 && image->height % format->planes[i].down == 0, "image",
-              "BUFFERS: %ux%u is no multiple of the format's subsampling", image->width, image->height);
+    CHECK(wire_has_size(image), "image", "BUFFERS: format %s can't have %ux%u pixels", wire_fourcc(image->fourcc, (char[16]){0}), image->width,
+          image->height);
     CHECK((asked->max_width == 0 || image->width <= asked->max_width) && (asked->max_height == 0 || image->height <= asked->max_height), "image",
           "BUFFERS: %ux%u is larger than asked", image->width, image->height);
     bool offered = asked->num_formats == 0;

@@ -86,6 +86,8 @@ bool wire_is_sync_file(int fd);
 int wire_fence_status(int fd);
 /* Set *rows to a plane's number of rows and *row to the bytes of one row; false: the image isn't LINEAR, or its format isn't known. */
 bool wire_plane_rows(const zc_image *image, uint32_t plane, uint64_t *rows, uint64_t *row);
+/* Return whether the size is 1 to 65535 pixels each way, and a multiple of the format's subsampling. */
+bool wire_has_size(const zc_image *image);
 /* Copy text to out; if it doesn't fit into size bytes, cut it after a whole character. */
 void wire_cut(char *out, size_t size, const char *text);
 /* Write a fourcc's text, such as "NV12", to name, and return name. */

@@ -108,8 +108,8 @@ ZC_API int zc_publisher_publish(zc_publisher *publisher, unsigned slot, const zc
 /* Return the announcement's text; valid until the next zc_publisher_set_buffers(). */
 ZC_API const char *zc_publisher_announcement(const zc_publisher *publisher);
 
-/* Set image to a LINEAR layout in one buffer, with strides and offsets aligned to these bytes. The caller must set kind, matrix,
- * range, transfer and fds. -EINVAL: the format is not in docs/linear_formats.md, or can't have this size. */
+/* Set image to a LINEAR layout in one buffer, with strides and offsets aligned to these bytes (0: 1). The caller must set kind,
+ * matrix, range, transfer and fds. -EINVAL: the format is not in docs/linear_formats.md, or can't have this size. */
 ZC_API int zc_image_linear(zc_image *image, uint32_t fourcc, uint32_t width, uint32_t height, uint32_t stride_align, uint32_t offset_align);
 
 /* Return the descriptor of a new memfd of that size, sealed so that consumers accept it. *map gets the address of its mapping

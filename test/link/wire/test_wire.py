@@ -347,6 +347,24 @@ int main(int count, char **words) {
     zc_publisher_close(camera);
 }
 """
+# Prints for each format, size and alignment the first plane's stride and the size, or the error.
+LAYOUTS = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "zc_client/zc_publisher.h"
+int main(int count, char **words) {
+    for (char **word = words + 1; word + 3 < words + count; word += 4) {
+        zc_image image;
+        const char *name = word[0];
+        const uint32_t fourcc = ZC_FOURCC(name[0], name[1], name[2], name[3]);
+        const uint32_t width = (uint32_t)atoi(word[1]), height = (uint32_t)atoi(word[2]);
+        const uint32_t align = (uint32_t)atoi(word[3]);
+        const int error = zc_image_linear(&image, fourcc, width, height, align, align);
+        if (error != 0) printf("%d: %s\n", error, zc_error());
+        else printf("%u %ju\n", image.planes[0].stride, (uintmax_t)image.buffer_size[0]);
+    }
+}
+"""
 TOPIC, RATE, SIZE = '/image_raw', 100, (64, 48)
 
 
@@ -722,6 +740,21 @@ def test_fewer_buffers_than_consumers_were_promised_are_refused(
     assert done.returncode == 0 and [said[0], *said[3:]] == ['taken'] * 3, done
     assert 'there are 5 buffers; give 6 at least, as before' in said[1]
     assert 'there are 3 buffers; give 4 to 256' in said[2]
+
+
+def test_a_layout_has_a_size_that_its_format_can_have(tmp_path: Path) -> None:
+    asked = {
+        'NV12 640 480 0': '640 460800',
+        'NV12 600 480 64': '640 460800',
+        'NV12 641 481 1': "-22: format NV12 can't have 641x481 pixels",
+        'YUYV 641 480 1': "-22: format YUYV can't have 641x480 pixels",
+        'NV12 70000 480 1': "-22: format NV12 can't have 70000x480 pixels",
+        'RG24 0 480 1': "-22: format RG24 can't have 0x480 pixels",
+        'ABCD 640 480 1': '-22: format ABCD is not in docs/linear_formats.md',
+    }
+    words = [compiled(tmp_path, LAYOUTS), *' '.join(asked).split()]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == list(asked.values()), done.stderr
 
 
 def test_more_consumers_than_there_are_slots_hear_that_it_is_busy(
