@@ -513,9 +513,9 @@ void wire_misfit(const zc_image *image, const char *heap, const struct wire_hell
     for (size_t i = 0; i < needs->num_formats; i++)
         offered = offered || (needs->formats[i].fourcc == image->fourcc && needs->formats[i].modifier == image->modifier);
     if (!(needs->memory >> (image->kind - 1) & 1))
-        snprintf(text, SIZE, "the buffers are %s, which it does not take", image->kind == ZC_DMABUF ? "dma-bufs" : "memfds");
+        snprintf(text, SIZE, "the buffers are %s, which the consumer does not take", image->kind == ZC_DMABUF ? "dma-bufs" : "memfds");
     else if (!offered)
-        snprintf(text, SIZE, "the format is %s with modifier 0x%jx, which it does not take", wire_fourcc(image->fourcc, format), (uintmax_t)image->modifier);
+        snprintf(text, SIZE, "the format is %s with modifier 0x%jx, which the consumer does not take", wire_fourcc(image->fourcc, format), (uintmax_t)image->modifier);
     else if ((needs->max_width > 0 && image->width > needs->max_width) || (needs->max_height > 0 && image->height > needs->max_height))
         snprintf(text, SIZE, "the image is %ux%u, it takes at most %ux%u", image->width, image->height, needs->max_width, needs->max_height);
     for (uint32_t i = 0; text[0] == '\0' && i < image->num_planes; i++)
