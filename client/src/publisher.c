@@ -297,9 +297,16 @@ static void read_peer(zc_publisher *publisher, struct peer *peer) {
         if (!there) return;
     }
 }
+static void watch_listener(zc_publisher *publisher, uint32_t events) {
+    struct epoll_event event = {.events = events, .data.ptr = &publisher->listener};
+    epoll_ctl(publisher->poller, EPOLL_CTL_MOD, publisher->listener, &event);
+}
 static void accept_peer(zc_publisher *publisher) {
     const int sock = accept4(publisher->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (sock < 0) return;
+    if (sock < 0) { /* no descriptor is left: the listener stays readable, so try again at the next tick of the timer, not all the time */
+        watch_listener(publisher, 0);
+        return;
+    }
     struct peer *peer = calloc(1, sizeof *peer);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = peer};
     struct ucred who = {0};
@@ -333,8 +340,10 @@ int zc_publisher_step(zc_publisher *publisher, int timeout_ms) {
     const int count = epoll_wait(publisher->poller, events, 32, 0);
     for (int i = 0; i < count; i++) {
         if (events[i].data.ptr == &publisher->listener) accept_peer(publisher);
-        else if (events[i].data.ptr == &publisher->timer) (void)!read(publisher->timer, &none, sizeof none);
-        else
+        else if (events[i].data.ptr == &publisher->timer) {
+            (void)!read(publisher->timer, &none, sizeof none);
+            watch_listener(publisher, EPOLLIN); /* which accept_peer() may have stopped */
+        } else
             for (size_t k = 0; k < publisher->num_peers; k++) /* search the list, because the peer may have been freed since epoll_wait() */
                 if (publisher->peers[k] == events[i].data.ptr) {
                     read_peer(publisher, publisher->peers[k]);

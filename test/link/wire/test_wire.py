@@ -347,6 +347,45 @@ int main(int count, char **words) {
     zc_publisher_close(camera);
 }
 """
+# Publishes nothing; after a line of input it has no descriptor left for one to two seconds, and
+# prints how often zc_publisher_step() returned meanwhile.
+STARVED = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+#include "zc_client/zc_publisher.h"
+int main(void) {
+    zc_publisher *camera;
+    zc_publisher_options options = {.topic = "/image_raw", .heap = "memfd"};
+    if (zc_publisher_open(&options, &camera) != 0) return 1;
+    puts(zc_publisher_announcement(camera));
+    fflush(stdout);
+    getchar();
+    alarm(60);
+    const int lowest = dup(0);
+    close(lowest);
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = (rlim_t)lowest;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const time_t end = now.tv_sec + 2;
+    int steps = 0;
+    for (; now.tv_sec < end; steps++) {
+        zc_publisher_step(camera, -1);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    }
+    limit.rlim_cur = before;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    printf("%d\n", steps);
+    fflush(stdout);
+    for (;;) zc_publisher_step(camera, -1);
+}
+"""
 # Prints for each format, size and alignment the first plane's stride and the size, or the error.
 LAYOUTS = r"""
 #include <stdio.h>
@@ -755,6 +794,27 @@ def test_a_layout_has_a_size_that_its_format_can_have(tmp_path: Path) -> None:
     words = [compiled(tmp_path, LAYOUTS), *' '.join(asked).split()]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == list(asked.values()), done.stderr
+
+
+def test_a_producer_without_a_descriptor_left_pauses_and_then_accepts(
+    tmp_path: Path, folder: Path
+) -> None:
+    with subprocess.Popen(
+        [compiled(tmp_path, STARVED)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {'ZC_RUNTIME_DIR': str(folder)},
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        path = Path(json.loads(process.stdout.readline())['socket'])
+        with RawPeer.connected(path) as peer:
+            peer.send(GOOD_HELLO)
+            process.stdin.write('\n')
+            process.stdin.flush()
+            assert int(process.stdout.readline()) < 100, 'it pauses instead of trying all the time'
+            assert peer.receive_refused().code == BUSY, 'it has no buffers yet'
+        process.kill()
 
 
 def test_more_consumers_than_there_are_slots_hear_that_it_is_busy(
