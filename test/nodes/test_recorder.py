@@ -38,6 +38,7 @@ import warm_start
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.road_scene import RoadScene
 from zc_perception.nodes import recorder
+from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.recorder import RecorderNode
 
 
@@ -121,6 +122,23 @@ def test_a_topic_is_read_once_though_the_lookout_looks_at_the_same_time(
         topics.close()
         assert list(node.subscriptions) == before
         node.destroy_node()
+
+
+@pytest.mark.parametrize('frames', [True, False])
+def test_no_frame_is_recorded_twice_and_no_announcement_at_all(
+    frames: bool, free_domain: int, tmp_path: Path
+) -> None:
+    values = {'path': str(tmp_path / 'a'), 'topics': ['*'], 'frames': frames, 'disk_floor': 0}
+    with Managed(free_domain) as run:
+        run.make(CaptureNode, {'width': 64, 'height': 64}).start()
+        recorder = run.make(RecorderNode, values)
+        recorder.start()
+        wanted = {'/camera_info', '/rosout', *([] if frames else ['/image_raw'])}
+        run.eventually(lambda: wanted <= {*recorder._topics.names}, 'topics')
+        run.eventually(lambda: recorder.recorder.statistics().messages > 20, 'messages')
+        names = recorder._topics.names
+        assert ('/image_raw' in names) is not frames
+        assert not [name for name in names if name.endswith('/_zc')]
 
 
 def test_a_disk_without_room_ends_the_start_with_one_clear_line(

@@ -40,6 +40,7 @@ from zc_perception.camera.mcap_file import Topic
 from zc_perception.camera.recording import BlackBox, Limits, MIB, Recorder, RecorderStatistics
 from zc_perception.errors import ConfigError, FrameReleasedError
 from zc_perception.frame import Frame
+from zc_perception.link.announcement import SUFFIX
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rclpy_compat import create_reader
 from zc_perception.link.rungs import ROS_MESSAGE
@@ -136,6 +137,8 @@ class RecordedTopics:
     :param take: called on the executor's thread with topic, serialised message, time of arrival in
         ns, and *latched*: whether the message should be kept for late subscribers.
     :param warn: called with the reason why a topic can't be recorded.
+    :param frames: the topic whose frames are recorded as they are; its messages are left out, as
+        are the announcements of every topic's publishers.
     """
 
     def __init__(
@@ -144,8 +147,10 @@ class RecordedTopics:
         names: Sequence[str],
         take: Callable[[Topic, bytes, int, bool], object],
         warn: Callable[[str], object],
+        frames: str = '',
     ) -> None:
         self._node = node
+        self._frames = frames
         self._patterns = [self._resolved(name) for name in names]
         self._take = take
         self._warn = warn
@@ -165,9 +170,9 @@ class RecordedTopics:
 
     def _look(self) -> None:
         for name, types in self._node.get_topic_names_and_types():
-            if name in self._readers or not any(
-                fnmatchcase(name, pattern) for pattern in self._patterns
-            ):
+            if name in self._readers or name == self._frames or name.endswith(SUFFIX):
+                continue
+            if not any(fnmatchcase(name, pattern) for pattern in self._patterns):
                 continue
             offers = [
                 writer.qos_profile for writer in self._node.get_publishers_info_by_topic(name)
@@ -348,7 +353,11 @@ class RecorderNode(PerceptionNode):
         if self._subscription is not None:
             self._subscription.resume()
         self._topics = RecordedTopics(
-            self, self.parameters['topics'], self._take, lambda text: self.warn_once([text])
+            self,
+            self.parameters['topics'],
+            self._take,
+            lambda text: self.warn_once([text]),
+            '' if self._subscription is None else self._subscription.topic,
         )
         if self._box is not None:
             return
