@@ -24,7 +24,7 @@ from typing import Any
 
 from foxglove_msgs.msg import CompressedVideo
 from nodes.programs import BIN, environment, parameters, Program
-from nodes.ros_kit import Managed, ros, status, wait_until_known
+from nodes.ros_kit import Managed, overrides, ros, status, wait_until_known
 import numpy as np
 import pytest
 import rclpy
@@ -37,6 +37,7 @@ import warm_start
 
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.road_scene import RoadScene
+from zc_perception.errors import ConfigError
 from zc_perception.nodes import recorder
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.recorder import RecorderNode
@@ -147,6 +148,16 @@ def test_a_disk_without_room_ends_the_start_with_one_clear_line(
     with record(free_domain, path=tmp_path / 'a', disk_floor=2**31 - 1).start() as recorder:
         assert recorder.ended() == 2
     assert 'MiB free, less than' in recorder.output and 'Traceback' not in recorder.output
+
+
+def test_a_black_box_refuses_a_path_at_its_start_that_no_event_could_be_written_to(
+    context: rclpy.Context, tmp_path: Path
+) -> None:
+    (tmp_path / 'file').touch()
+    for path in (tmp_path / 'file', tmp_path / 'file' / 'a', tmp_path / 'x.mcap'):
+        values = {'path': str(path), 'black_box': 5.0}
+        with pytest.raises(ConfigError, match=f"'{path}'"):
+            RecorderNode(context=context, parameter_overrides=overrides(values))
 
 
 def messages_of(reader: Reader) -> dict[str, int]:

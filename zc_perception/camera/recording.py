@@ -230,6 +230,22 @@ class _Syncing:
         self._thread.join(patience_s)
 
 
+def check_folder(folder: Path) -> None:
+    """
+    Make the folder for a recording if it is missing.
+
+    :raises ConfigError: the folder can't be made or written to, or its name is a file's.
+    """
+    if folder.suffix == SUFFIX:
+        raise ConfigError(f"a recording is a folder; leave {SUFFIX} out of the name '{folder}'")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder '{folder}' can't be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"folder '{folder}' can't be written to")
+
+
 class Recorder:
     """
     Writes a recording to a folder; use it as a context manager, whose end calls :meth:`close`.
@@ -277,16 +293,7 @@ class Recorder:
     def _begin(self) -> list[str]:
         """Make the folder, or finish the recording in it; return notices for the user."""
         folder = self._folder
-        if folder.suffix == SUFFIX:
-            raise ConfigError(
-                f"a recording is a folder; leave {SUFFIX} out of the name '{folder}'"
-            )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"folder '{folder}' can't be made: {error.strerror}") from error
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise ConfigError(f"folder '{folder}' can't be written to")
+        check_folder(folder)
         self._finished, done = finish_recording(folder)
         if (folder / METADATA).exists() and not self._finished:
             raise ConfigError(f"'{folder}' has a recording of another kind; choose another path")

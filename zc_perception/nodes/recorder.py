@@ -37,7 +37,14 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 import yaml
 
 from zc_perception.camera.mcap_file import Topic
-from zc_perception.camera.recording import BlackBox, Limits, MIB, Recorder, RecorderStatistics
+from zc_perception.camera.recording import (
+    BlackBox,
+    check_folder,
+    Limits,
+    MIB,
+    Recorder,
+    RecorderStatistics,
+)
 from zc_perception.errors import ConfigError, FrameReleasedError
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import SUFFIX
@@ -313,6 +320,7 @@ class RecorderNode(PerceptionNode):
         )
         folder = Path(expanded(path, 'path'))
         if self.parameters['black_box']:
+            check_folder(folder)  # here, because at the trigger the event's data would be lost
             self._box = BlackBox(self.parameters['black_box'], limits.buffer_bytes)
             self._trigger = TriggerService(self, self._box, folder, limits.floor_bytes)
             return
