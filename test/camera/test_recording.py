@@ -336,7 +336,8 @@ def test_a_recording_goes_on_in_its_folder(tmp_path: Path, make_pool: MakePool) 
     ('name', 'message'),
     [
         ('a.mcap', r'is a folder; leave \.mcap out of the name'),
-        ('file/a', "can't be made"),
+        ('file', "'.*/file' is a file; set parameter 'path' to another folder"),
+        ('file/a', "can't be made: Not a directory; set parameter 'path' to another folder"),
         ('other', 'has a recording of another kind; choose another path'),
     ],
 )

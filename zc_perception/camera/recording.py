@@ -230,6 +230,9 @@ class _Syncing:
         self._thread.join(patience_s)
 
 
+_NEXT_STEP = "set parameter 'path' to another folder"
+
+
 def check_folder(folder: Path) -> None:
     """
     Make the folder for a recording if it is missing.
@@ -240,10 +243,13 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(f"a recording is a folder; leave {SUFFIX} out of the name '{folder}'")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ConfigError(f"'{folder}' is a file; {_NEXT_STEP}") from None
     except OSError as error:
-        raise ConfigError(f"folder '{folder}' can't be made: {error.strerror}") from error
+        problem = f"folder '{folder}' can't be made: {error.strerror}"
+        raise ConfigError(f'{problem}; {_NEXT_STEP}') from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"folder '{folder}' can't be written to")
+        raise ConfigError(f"folder '{folder}' can't be written to; {_NEXT_STEP}")
 
 
 class Recorder:
