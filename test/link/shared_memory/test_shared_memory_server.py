@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 import itertools
 import os
 import socket
@@ -655,4 +656,23 @@ def test_whom_the_other_buffers_do_not_suit_is_told_to_come_again(
         assert peer.receive_refused().code == 4
         publish(moved, pools[1], 1)
         assert other.receive_frame().sequence == 1
+    until(lambda: all_free(pools[1]) and pools[1].unpromised == len(pools[1].slots))
+
+
+def test_who_connects_while_others_are_moved_ends_no_connection(
+    moved: SharedMemoryServer, pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = moved._move
+    with ExitStack() as peers:
+        peer = peers.enter_context(RawPeer.welcomed(moved.path))
+
+        def disturbed(*values: Any) -> None:
+            for _ in range(2):  # the second WELCOME shows that the first event is over
+                peers.enter_context(RawPeer.welcomed(moved.path))
+            move(*values)
+
+        monkeypatch.setattr(moved, '_move', disturbed)
+        moved.set_pool(pools[1])
+        publish(moved, pools[1], 1)
+        assert peer.receive_frame().sequence == 1
     until(lambda: all_free(pools[1]) and pools[1].unpromised == len(pools[1].slots))

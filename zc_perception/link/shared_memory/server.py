@@ -451,7 +451,6 @@ class SharedMemoryServer:
                 return
             forget, self._forget_pool = self._forget_pool, None
             before, self._pool = self._pool, pool
-            self._pool_changed = True
             history = self._take_history()
         for frame in history:
             frame.release()
@@ -469,6 +468,8 @@ class SharedMemoryServer:
             # Move the connections now, before the first frame of the new pool is published.
             for connection in self._connections:
                 self._move(connection, pool, heap)
+        # Only now: the server's thread ends all connections that were not moved.
+        self._pool_changed = True
         self._wake_up()
 
     def _move(self, connection: Connection, pool: BufferPool, heap: HeapOffer | None) -> None:
