@@ -165,6 +165,18 @@ def test_an_unplugged_camera_is_lost(module: Any, open_camera: OpenCamera) -> No
     kept.release()
 
 
+def test_a_camera_that_runs_on_after_cancelled_requests_is_opened_again(
+    module: Any, open_camera: OpenCamera
+) -> None:
+    camera = open_camera()
+    next_frame(camera).release()
+    module.manager.cameras[0].cancels.set()
+    for _ in range(2):
+        lost(camera, 'cancelled its requests')
+    camera.close()
+    next_frame(open_camera()).release()
+
+
 def test_a_silent_camera_is_lost(module: Any, open_camera: OpenCamera) -> None:
     camera = open_camera(silent=0.05)
     next_frame(camera).release()

@@ -145,6 +145,8 @@ class Camera:
         self.stamps = True
         self.bad: set[int] = set()
         self.silent = threading.Event()
+        self.cancels = threading.Event()
+        """All requests are cancelled, but the camera runs on, as after a timeout of its sensor."""
         self.controls = {ControlId('FrameDurationLimits'): None}
         self.started_with: dict[str, object] = {}
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
@@ -196,6 +198,10 @@ class Camera:
         return Request(cookie)
 
     def start(self, controls: dict[Any, object] | None = None) -> int | None:
+        if self.running:
+            return self._result(errno.EACCES)
+        self._queue = queue.SimpleQueue()
+        self.cancels.clear()
         self.started_with = {control.name: value for control, value in (controls or {}).items()}
         self.running = True
         self._thread = threading.Thread(target=self._run, name=f'libcamera {self.id}', daemon=True)
@@ -217,6 +223,9 @@ class Camera:
             if not self.running:
                 self._finish(request, Status.Cancelled)
                 break
+            if self.cancels.is_set():
+                self._finish(request, Status.Cancelled)
+                continue
             (buffer,) = request.buffers.values()
             buffer.paint(self._sequence)
             buffer.metadata.status = (

@@ -349,7 +349,9 @@ class LibcameraCamera(Camera):
         self._queue_lock = threading.Lock()
         self._queue_error: CameraError | None = None
         self._queue_error_at = 0.0
-        self._streaming = self._stopped = self._acquired = self._closed = False
+        # A camera whose requests were cancelled is started, but gets no more requests.
+        self._started = self._streaming = False
+        self._stopped = self._acquired = self._closed = False
         self._last_sequence: int | None = None
         self._last_frame = time.monotonic()
         self._captured = self._lost = self._bad = 0
@@ -549,7 +551,7 @@ class LibcameraCamera(Camera):
 
     def _start(self) -> None:
         self._call('start the camera', lambda: self._camera.start(self._controls()))
-        self._streaming = True
+        self._started = self._streaming = True
         self._last_frame = time.monotonic()
         for request in self._by_slot:
             self._call('queue a request', partial(self._camera.queue_request, request))
@@ -567,7 +569,7 @@ class LibcameraCamera(Camera):
             raise CameraError('the camera is not configured')
         if self._stopped:
             return None
-        if not self._streaming and self._queue_error is None:
+        if not self._started:
             self._start()
         pool.collect()
         request = self._requests.wait(self._box, _FENCE_POLL_S if pool.waiting else _WAIT_S)
@@ -606,8 +608,9 @@ class LibcameraCamera(Camera):
             self._bad += 1
             if request.status != self._module.Request.Status.Complete and not self._stopped:
                 # The request was cancelled although the camera was not stopped: the camera was
-                # unplugged. Clear _streaming first: otherwise pool.discard() would queue the
-                # request again.
+                # unplugged, or its sensor gave no frames (then it still runs, and close() stops
+                # it). Clear _streaming first: otherwise pool.discard() would queue the request
+                # again.
                 with self._queue_lock:
                     self._streaming = False
                 pool.discard(slot)
@@ -656,8 +659,8 @@ class LibcameraCamera(Camera):
         self._closed = True
         self.stop()
         with self._queue_lock:
-            was_streaming, self._streaming = self._streaming, False
-        if was_streaming:
+            self._streaming = False
+        if self._started:
             with contextlib.suppress(CameraError):  # an unplugged camera has stopped already
                 self._call('stop the camera', self._camera.stop)
         if self._pool is not None:
