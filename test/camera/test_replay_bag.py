@@ -53,7 +53,7 @@ from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
 from waiting import until
 
-from zc_perception.camera.replay.bag import read_message
+from zc_perception.camera.replay.bag import BagSource, read_message
 from zc_perception.camera.replay.camera import ReplayCamera
 from zc_perception.camera.replay.pictures import ImageSource, natural_key
 from zc_perception.camera.replay.source import recording_path
@@ -65,6 +65,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT, FRAMES = 64, 48, 5
 START, PERIOD = 1_700_000_000_000_000_000, 40_000_000
 LATENCY = 3_000_000
+ROWS = np.zeros((4, 4), np.uint8)
 PLANES = [random_planes(WIDTH, HEIGHT, seed) for seed in range(FRAMES)]
 
 
@@ -144,6 +145,35 @@ def test_recorded_stamps_go_on_when_the_recording_begins_again(
             with until(camera.capture) as frame:
                 stamps.append(frame.header.stamp_ns)
     assert stamps == [stamp(i) for i in range(3 * FRAMES)]
+
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ('recorded', 'jump'),
+    [
+        pytest.param(lambda i: i * PERIOD * 2, 0, id='simulation at half speed'),
+        pytest.param(lambda i: i * PERIOD // 2, 0, id='simulation at double speed'),
+        pytest.param(lambda i: i * PERIOD + (i > 0) * (SECOND - 2) + i % 3, 0, id='delay'),
+        pytest.param(lambda i: i * PERIOD, 3600 * SECOND, id='clock set'),
+    ],
+)
+def test_the_pace_is_even_whatever_the_recorder_s_clock_did(
+    recorded: Callable[[int], int], jump: int, tmp_path: Path
+) -> None:
+    count = 60
+    entries = [
+        ('/i', START + recorded(i), image(stamp(i) + (i >= 30) * jump, ROWS, 'mono8', 4, 4))
+        for i in range(count)
+    ]
+    with closing(BagSource(str(write_bag(tmp_path / 'bag', entries)))) as source:
+        for _ in range(2):
+            assert [source.advance().time_ns for _ in range(count)] == [
+                i * PERIOD for i in range(count)
+            ]
+            assert source.advance() is None
+            source.restart()
 
 
 def picture(index: int = 0) -> np.ndarray[Any, Any]:

@@ -395,7 +395,7 @@ class BagSource(FrameSource):
         self._reader, self._store = _opened(Path(path))
         self._messages: Iterator[tuple[Any, int, bytes]] = iter(())
         self._picture: Picture | None = None
-        self._first_ns: tuple[int, int] | None = None
+        self._last_ns: tuple[int, int, int] | None = None
         try:
             self.topic = _choose(self._reader.topics, topic, path, self._has_depth)
             self._connections = self._connections_of(self.topic)
@@ -488,9 +488,9 @@ class BagSource(FrameSource):
 
     def _moment(self) -> Moment | None:
         """
-        Return the time of the next message: the stamp in its header.
+        Return the time of the next message, by the stamp in its header.
 
-        If the message can't be read, this is the time at which it was recorded.
+        If the message can't be read, this is by the time at which it was recorded.
         """
         entry = self._next_message()
         if entry is None:
@@ -507,14 +507,16 @@ class BagSource(FrameSource):
             stamp_ns = self.stamps.stamp(header.stamp_ns, recorded_ns)
             header = replace(header, stamp_ns=stamp_ns)
             self._decode()
-        if self._first_ns is None:
-            self._first_ns = stamp_ns, recorded_ns
-        by_stamp, by_record = stamp_ns - self._first_ns[0], recorded_ns - self._first_ns[1]
+        # The last message's stamp, time of recording, and time on the source's own axis.
+        last = self._last_ns or (stamp_ns, recorded_ns, 0)
+        by_stamp, by_record = stamp_ns - last[0], recorded_ns - last[1]
         # If the clock was set while recording, the stamps jump, and the replay would pause for the
-        # length of the jump. In this case, use the times at which the messages were recorded.
-        return Moment(
-            by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header
-        )
+        # length of the jump. For this step, use the times at which the messages were recorded.
+        # Compare single steps only: over a whole recording, the stamps of a simulation, which runs
+        # at its own speed, leave the recorder's clock far behind.
+        step = by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record
+        self._last_ns = stamp_ns, recorded_ns, last[2] + step
+        return Moment(last[2] + step, header)
 
     def _decode(self) -> None:
         """Decode a video's picture even if it will be skipped: later pictures need it."""
@@ -598,7 +600,7 @@ class BagSource(FrameSource):
         self.stamps.restart()
         if self._decoder is not None:
             self._decoder.restart()
-        self._first_ns = None
+        self._last_ns = None
         self._picture = None
 
     def close(self) -> None:
