@@ -30,6 +30,7 @@ from negotiation.kit import who
 import pytest
 from waiting import until
 
+from zc_perception.camera import stereo
 from zc_perception.camera.stereo import PairingRule, PairMatcher, Side, SideCamera, StereoSides
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraError, ConfigError
@@ -296,7 +297,8 @@ def test_a_waiting_side_gives_up_when_nothing_can_come(end: str) -> None:
     pair.close()
 
 
-def test_recordings_pair_by_their_stamps() -> None:
+def test_recordings_pair_by_their_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stereo, '_RECORDED_PATIENCE_S', 0.0)
     pair = Pair([100, 200], [5098, 5198], by_stamp=True)
     right = pair.opened[1]
     capture = right.capture
@@ -312,6 +314,25 @@ def test_recordings_pair_by_their_stamps() -> None:
     pair.drain(*[LEFT, RIGHT] * 3)
     assert pair.out == {LEFT: [(107, 100), (207, 200)], RIGHT: [(107, 5098), (207, 5198)]}
     pair.close()
+
+
+def test_a_side_of_a_recording_waits_for_one_that_begins_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stereo, '_RECORDED_PATIENCE_S', WAIT_S)
+    pair = Pair([*range(100, 1000, 100)], [*range(600, 1000, 100)], by_stamp=True, ends=False)
+    with closing(pair):
+
+        def play(side: Side) -> None:
+            until(lambda: pair.drain(side) or len(pair.out[side]) == 4)
+
+        left = threading.Thread(target=play, args=(LEFT,))
+        left.start()
+        until(lambda: pair.held(LEFT) == 1)
+        play(RIGHT)
+        left.join(WAIT_S)
+        assert [time for _, time in pair.out[LEFT]] == [600, 700, 800, 900]
+        assert [time for _, time in pair.out[RIGHT]] == [600, 700, 800, 900]
 
 
 def test_a_side_that_ended_still_gives_what_becomes_a_pair() -> None:
