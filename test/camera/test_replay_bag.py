@@ -138,13 +138,32 @@ def test_recorded_stamps_go_on_when_the_recording_begins_again(
 ) -> None:
     """Stamps of 0 are replaced by the times of recording."""
     path = stamped(tmp_path, [recorded * stamp(i) for i in range(FRAMES)])
+    # rosbags adds 1 ns to the recording's duration.
+    round_ns = (FRAMES - 1) * PERIOD + 1 + 100_000_000
+    assert stamps_of_rounds(path, FRAMES) == [
+        [stamp(i) + number * round_ns for i in range(FRAMES)] for number in range(3)
+    ]
+
+
+def test_topics_of_one_recording_stay_together_when_it_begins_again(tmp_path: Path) -> None:
+    entries = nv12_entries('/left') + nv12_entries('/right')[1:-1]
+    bag = write_bag(tmp_path / 'bag', sorted(entries, key=lambda entry: entry[1]))
+    left = stamps_of_rounds(bag, FRAMES, replay_topic='/left')
+    right = stamps_of_rounds(bag, FRAMES - 2, replay_topic='/right')
+    assert right == [stamps[1:-1] for stamps in left]
+    stamps = [stamp for stamps in left for stamp in stamps]
+    assert stamps == sorted(set(stamps))
+
+
+def stamps_of_rounds(path: Path, frames: int, **options: Any) -> list[list[int]]:
+    """Return the recorded stamps of three rounds, each of which has *frames* frames."""
+    options |= {'stamps': 'recorded', 'keep_all': False, 'loop': True, 'replay_rate': 1000.0}
     stamps: list[int] = []
-    options = {'stamps': 'recorded', 'keep_all': False, 'loop': True, 'replay_rate': 1000.0}
     with closing(replay(path, **options)) as camera:
-        while len(stamps) < 3 * FRAMES:
+        while len(stamps) < 3 * frames:
             with until(camera.capture) as frame:
                 stamps.append(frame.header.stamp_ns)
-    assert stamps == [stamp(i) for i in range(3 * FRAMES)]
+    return [stamps[i : i + frames] for i in range(0, len(stamps), frames)]
 
 
 SECOND = 1_000_000_000

@@ -400,6 +400,7 @@ class BagSource(FrameSource):
             self.topic = _choose(self._reader.topics, topic, path, self._has_depth)
             self._connections = self._connections_of(self.topic)
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
+            self.duration_ns = self._reader.duration
             self._notice = _unfinished_notice(Path(path))
             self.stamps: RecordedStamps = RecordedStamps(self.name)
             msgtype = self._connections[0].msgtype

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 _RAW = ('.nv12', '.yuv')
+# Times of recording are later than stamps by a latency that varies by less than this.
+_BETWEEN_ROUNDS_NS = 100_000_000
 STAMPS = ('now', 'recorded')
 """
 Values of parameter ``stamps``.
@@ -108,8 +110,8 @@ class ReplayCamera(DrawnCamera):
 
     With parameter ``keep_all``, every frame is published exactly once: it waits for a free slot,
     and the recording is not repeated. Otherwise, a frame for which no slot is free is skipped
-    without being decoded. Parameter ``loop`` repeats the recording; with parameter ``stamps:
-    recorded``, the stamps then still increase.
+    without being decoded. Parameter ``loop`` repeats the recording. With parameter ``stamps:
+    recorded``, the stamps then still increase, and a round is as long as the whole recording.
 
     :raises ConfigError: the recording can't be used, has an unreadable part before the time in
         parameter ``replay_start``, or ends before that time.
@@ -301,11 +303,24 @@ class ReplayCamera(DrawnCamera):
             self._ended = True
             raise RecordingError(f"'{self._video}' has no frame that can be decoded")
         self._good_in_round = 0
-        self._rounds_ns += self._newest_ns - self._first_ns + round(1e9 / self._source.framerate)
+        self._rounds_ns += self._round_ns()
         self._newest_ns = self._first_ns
         with self._reading() as source:
             source.restart()
             return source.seek(self._start_ns)
+
+    def _round_ns(self) -> int:
+        """
+        Return the time from this round's first frame to the next round's first frame.
+
+        With recorded stamps, all topics of a recording have rounds of one length. Otherwise, if
+        one side of a stereo pair had fewer frames than the other, wrong frames would be paired.
+        """
+        played_ns = self._newest_ns - self._first_ns
+        shared_ns: int = self._source.duration_ns - self._start_ns + _BETWEEN_ROUNDS_NS
+        if self._recorded and shared_ns > played_ns:
+            return shared_ns
+        return played_ns + round(1e9 / self._source.framerate)
 
     def _elapsed_ns(self) -> int:
         if self._paced or self._moment is None:

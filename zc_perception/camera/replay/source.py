@@ -247,6 +247,8 @@ class FrameSource(ABC):
     has_headers = False
     stamps: RecordedStamps | None = None
     """Replaces useless recorded stamps; ``None``: the source has no headers."""
+    duration_ns = 0
+    """ns from the first to the last message of all topics; 0: the recording has no topics."""
     number = -1
     """Number of the frame that :meth:`advance` last went to, or failed to reach; -1: none yet."""
 
