@@ -569,6 +569,31 @@ def test_any_mix_keeps_its_order(ros: Ros) -> None:
     assert eventually(lambda: slow.plain == slow.direct == expected), (slow.plain, slow.direct)
 
 
+@pytest.mark.parametrize(('promised', 'waited'), [(0, range(5, 10)), (8, [9])])
+def test_as_many_of_the_newest_frames_wait_as_the_slots_allow_and_the_others_are_counted(
+    ros: Ros, make_pool: Any, make_frame: Any, promised: int, waited: list[int]
+) -> None:
+    pool, gate, converted = make_pool(slots=8), threading.Event(), list[int]()
+
+    def convert(frame: Frame) -> Image:
+        converted.append(frame.data.sequence)
+        gate.wait(60.0)
+        return Image()
+
+    pool.set_quota('npu', promised)
+    publisher = ros.publisher(
+        ros.node('camera'), TypeAdapter(Frame, Image, convert, RAISING.to_custom), TEN
+    )
+    ros.node('viewer').create_subscription(Image, 'image', lambda message: None, TEN)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    for sequence in range(10):
+        send(publisher, make_frame(pool, sequence=sequence))
+        assert eventually(lambda: converted)
+    gate.set()
+    assert eventually(lambda: converted == [0, *waited]), converted
+    assert publisher.statistics().conversions_skipped == 9 - len(waited)
+
+
 def test_messages_that_wait_are_sent_when_the_publisher_ends(ros: Ros) -> None:
     slow = Slow(ros, 10)
     slow.publisher.publish('first')

@@ -112,7 +112,8 @@ class MessageWriter(Generic[T]):
         # slots.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1
-        self._most = depth
+        # How many objects may wait; fewer than _most if a pool promises fewer slots.
+        self._most = self._most_objects = depth
         self._queue: KeepLastQueue[T | _Waiting] = KeepLastQueue(
             None, self._leave_out, gate=self._begin
         )
@@ -210,35 +211,39 @@ class MessageWriter(Generic[T]):
             return
         if self._adapter.custom_type is Frame:
             self._take_from(item.pool)  # type: ignore[attr-defined]
-        if self._most is not None:
-            self._queue.make_room(self._most, _is_object)
+        if self._most_objects is not None:
+            self._queue.make_room(self._most_objects, _is_object)
         delivery = self._adapter.deliver(item, self._holder)
-        if delivery is not None:
-            if self._thread is None:
-                with self._lock:
-                    if not self._stop.is_set():
-                        self._thread = threading.Thread(
-                            target=self._run, name=f'to_ros {self.topic}', daemon=True
-                        )
-                        self._thread.start()
-            self._queue.put(delivery)
+        if delivery is None:  # views of earlier frames have used up the quota
+            self._queue.dropped += 1
+            return
+        if self._thread is None:
+            with self._lock:
+                if not self._stop.is_set():
+                    self._thread = threading.Thread(
+                        target=self._run, name=f'to_ros {self.topic}', daemon=True
+                    )
+                    self._thread.start()
+        self._queue.put(delivery)
 
     def _take_from(self, pool: Any) -> None:
         """
         Let *pool* promise slots for the frame that is being converted and for waiting frames.
 
         ``None`` cancels the promise; it is passed while there are no readers, and by close().
-        Frames are converted even if the pool has no slot left to promise, because a conversion
-        always releases its frame soon.
+        No more frames wait than the pool has promised. If it has no slot left to promise, one
+        frame waits, because a conversion always releases its frame soon.
         """
         before = self._pool
         if pool is before:
             return
         self._pool = pool if isinstance(pool, BufferPool) else None
+        self._most_objects = self._most
         if before is not None:
             before.set_quota(self._holder, None)
         if self._pool is not None:
-            self._pool.grant(self._holder, 1, self._depth)
+            _, depth = self._pool.grant(self._holder, 1, self._depth)
+            self._most_objects = max(1, depth)
 
     def write_message(self, message: Any) -> None:
         """
