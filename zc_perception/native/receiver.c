@@ -132,7 +132,7 @@ static PyObject *fill(struct receiver *self, PyObject *slots, PyObject *slot, co
     if (frame != NULL && (data = PyObject_GetAttr(frame, n->data)) != NULL && (header = PyObject_GetAttr(data, n->header)) != NULL &&
         (lease = PyObject_GetAttr(frame, n->_lease)) != NULL && set(slots, n->admitted, PyLong_FromLongLong(admitted + 1)) &&
         set(slot, n->generation, Py_NewRef(generation)) && set(slot, n->sequence, PyLong_FromUnsignedLongLong(told->sequence)) &&
-        set(slot, n->since_ns, PyLong_FromLongLong(told->published_ns)) && set(slot, n->leases, PyLong_FromLong(1)) &&
+        set(slot, n->since_ns, PyLong_FromLongLong(transport_now_ns())) && set(slot, n->leases, PyLong_FromLong(1)) &&
         set(slot, n->spare, Py_NewRef(Py_None)) && set(header, n->stamp_ns, PyLong_FromLongLong(told->stamp_ns)) &&
         set(header, n->frame_id, known_frame_id(self, told->frame_id)) && set(data, n->generation, Py_NewRef(generation)) &&
         set(data, n->sequence, PyLong_FromUnsignedLongLong(told->sequence)) &&

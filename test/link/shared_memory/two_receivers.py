@@ -32,6 +32,7 @@ from pathlib import Path
 import random
 import socket
 import sys
+import time
 from types import ModuleType
 from unittest.mock import patch
 
@@ -60,18 +61,19 @@ def send_all(sock: socket.socket, messages: list[Message]) -> None:
             return
 
 
-def _said(frame: Frame) -> str:
+def _said(frame: Frame, began_ns: int) -> str:
     data, lease = frame.data, frame._lease
     assert lease is not None and not lease.ended and lease.generation == data.generation
+    assert began_ns <= lease.slot.since_ns <= time.monotonic_ns()
     fields = (
         data.header, data.buffer_uid, data.generation, data.sequence, data.captured_ns,
         data.capture_cost_ns, data.acquire_fence,
     )  # fmt: skip
-    return f'{fields} {frame.published_ns} {lease.slot.sequence} {lease.slot.since_ns}'
+    return f'{fields} {frame.published_ns} {lease.slot.sequence}'
 
 
 def _outcome(form: ModuleType | None, messages: list[Message], seed: int) -> Iterator[str]:
-    rng = random.Random(seed)
+    rng, began_ns = random.Random(seed), time.monotonic_ns()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     with (
@@ -95,7 +97,7 @@ def _outcome(form: ModuleType | None, messages: list[Message], seed: int) -> Ite
             if rng.random() < 0.2:
                 continue
             while (frame := client.receive()) is not None:
-                yield _said(frame)
+                yield _said(frame, began_ns)
                 if frame.data.modifier == LINEAR:
                     with frame.map() as planes:
                         assert planes[0].shape[0] > 0

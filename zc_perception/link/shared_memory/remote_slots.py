@@ -89,7 +89,7 @@ class RemoteSlot:
     :param generation: the generation of the slot's newest FRAME. This process holds it while
         ``leases`` isn't 0.
     :param sequence: the sequence number of the newest frame in the slot.
-    :param since_ns: when that frame was published, in nanoseconds of CLOCK_MONOTONIC.
+    :param since_ns: when that frame was received, in nanoseconds of CLOCK_MONOTONIC.
     """
 
     __slots__ = (
@@ -467,7 +467,7 @@ class RemoteSlots:
         self.admitted += 1
         slot.generation = generation
         slot.sequence = sequence
-        slot.since_ns = published_ns
+        slot.since_ns = time.monotonic_ns()
         slot.leases = 1
         frame, slot.spare = slot.spare or slot.prepare(self), None
         data = frame.data
