@@ -908,6 +908,26 @@ def test_a_buffer_goes_back_to_its_owner_once_when_the_last_one_has_released_it(
     held.pool.close()
 
 
+def test_a_buffer_that_is_published_again_before_its_owner_is_told_goes_back_twice() -> None:
+    held, told = Held(), list[Slot]()
+    held.pool._on_free = told.append
+    held.pool.release(leased(held.pool, held.publish(0, 'first')))
+    lease = leased(held.pool, held.publish(0, 'second'))
+    held.buffers.free(told.pop())
+    assert held.given_back == ['first']
+    assert held.buffers.hold_too(lease.slot, lambda: held.given_back.append('again'))
+    held.pool.release(lease)
+    held.buffers.free(told.pop())
+    assert held.given_back == ['first', 'second', 'again']
+    held.pool.release(leased(held.pool, held.publish(0, 'third')))
+    lease = leased(held.pool, held.publish(0, 'fourth'))
+    held.close()
+    held.buffers.free(told.pop())
+    assert held.given_back[3:] == ['third']
+    held.pool.release(lease)
+    assert held.given_back[3:] == ['third', 'fourth']
+
+
 def test_a_buffer_that_a_device_may_still_read_goes_back_at_the_end() -> None:
     held = Held()
     held.pool._release_timeout_s = 0.0

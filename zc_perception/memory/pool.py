@@ -1515,23 +1515,24 @@ def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) ->
 
 class HeldBuffers:
     """
-    Stores, for each slot in use, callbacks that return the slot's buffers to the buffers' owner.
+    Stores, for each use of a slot, callbacks that return the slot's buffers to the buffers' owner.
 
-    The thread that ends a slot's use calls the slot's callbacks, without this object's lock. Pass
-    :meth:`free` to the pool as ``on_free``, and :meth:`ended` to the pool's method
-    ``add_retire_listener``.
+    The thread that ends the use calls its callbacks, without this object's lock. Pass :meth:`free`
+    to the pool as ``on_free``, and :meth:`ended` to the pool's method ``add_retire_listener``.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[int, list[Callable[[], object]]] = {}
+        # For each buffer_uid the callbacks of the slot's uses, the oldest use first: the slot may
+        # be in use again before the pool has called free() for the use before.
+        self._held: dict[int, list[list[Callable[[], object]]]] = {}
         self._parked: list[Callable[[], object]] = []
         self._closing = False
 
     def hold(self, slot: Slot, give_back: Callable[[], object]) -> None:
-        """Register a slot in use; *give_back* is called when the slot isn't used any more."""
+        """Register a new use of a slot; *give_back* is called when this use has ended."""
         with self._lock:
-            self._held[slot.buffer_uid] = [give_back]
+            self._held.setdefault(slot.buffer_uid, []).append([give_back])
 
     def hold_too(self, slot: Slot, give_back: Callable[[], object]) -> bool:
         """
@@ -1540,16 +1541,17 @@ class HeldBuffers:
         Return ``False`` if the slot isn't in use.
         """
         with self._lock:
-            held = self._held.get(slot.buffer_uid)
-            if held is None:
+            uses = self._held.get(slot.buffer_uid)
+            if not uses:
                 return False
-            held.append(give_back)
+            uses[-1].append(give_back)
             return True
 
     def free(self, slot: Slot) -> None:
-        """Give back the buffers of a slot that nothing uses any more."""
+        """Give back the buffers of the slot's oldest use; call it once for each use's end."""
         with self._lock:
-            held = self._held.pop(slot.buffer_uid, [])
+            uses = self._held.get(slot.buffer_uid)
+            held = uses.pop(0) if uses else []
         for give_back in held:
             give_back()
 
@@ -1559,11 +1561,13 @@ class HeldBuffers:
 
         After :meth:`begin_close`, give them back at once.
         """
-        if self._closing:
-            self.free(slot)
-        else:
-            with self._lock:
-                self._parked += self._held.pop(slot.buffer_uid, [])
+        with self._lock:
+            held = list(itertools.chain(*self._held.pop(slot.buffer_uid, [])))
+            if not self._closing:
+                self._parked += held
+                return
+        for give_back in held:
+            give_back()
 
     def begin_close(self) -> None:
         """Let :meth:`ended` give buffers back at once from now on; the pool is being closed."""
