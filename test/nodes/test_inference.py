@@ -17,8 +17,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 from pathlib import Path
+import threading
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -26,18 +28,20 @@ from unittest.mock import Mock, patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodes.ros_kit import alone, status
+from npu.scheduler_kit import ScriptedAccelerator
 import numpy as np
 import pytest
 from rclpy.serialization import deserialize_message
 from vision_msgs.msg import Detection2DArray
+from waiting import until
 
 from zc_perception.detection.detections import Detections
 from zc_perception.errors import ConfigError
-from zc_perception.frame import Header
+from zc_perception.frame import Frame, Header
 from zc_perception.link import rclpy_compat
 from zc_perception.machine.system import HostTree
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.nodes import messages
+from zc_perception.nodes import inference, messages
 from zc_perception.nodes.inference import (
     ACCELERATOR,
     ClassFilter,
@@ -144,6 +148,25 @@ def test_log_and_diagnostics_say_what_a_shipped_model_finds(
         (line,) = [line for line in lines(logger, 'info') if line.startswith(begin)]
         assert words in line
         assert words in status(node, 'accelerator').values['model_finds']
+
+
+def test_deactivation_waits_until_the_frame_in_flight_is_given_back(
+    free_domain: int, make_frame: Callable[..., Frame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result comes too late to be published."""
+    monkeypatch.setattr(inference, '_DRAIN_S', 60.0)
+    accelerator, frame = ScriptedAccelerator(), make_frame()
+    options = {'accelerator_factory': lambda: accelerator}
+    with alone(free_domain, InferenceNode, {'timeout': 60.0}, **options) as node:
+        node.start()
+        node.subscription.queue.put(frame)
+        until(lambda: accelerator.jobs)
+        late = threading.Timer(0.1, accelerator.finish, [0])
+        late.start()
+        node.trigger_deactivate()
+        assert frame.released and accelerator.jobs[0].ends == ['closed']
+        assert (node.state, node.processed, node.failed) == ('inactive', 0, 0)
+        late.join(60.0)
 
 
 MS = 1_000_000
