@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+import re
 import time
 from typing import Any
 
@@ -40,6 +41,7 @@ from zc_perception.camera.road_scene import RoadScene
 from zc_perception.errors import ConfigError
 from zc_perception.nodes import recorder
 from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.params.verdict import value_problems
 from zc_perception.nodes.recorder import RecorderNode
 
 
@@ -158,6 +160,25 @@ def test_a_black_box_refuses_a_path_at_its_start_that_no_event_could_be_written_
         values = {'path': str(path), 'black_box': 5.0}
         with pytest.raises(ConfigError, match=f"'{path}'"):
             RecorderNode(context=context, parameter_overrides=overrides(values))
+
+
+@pytest.mark.parametrize(
+    ('values', 'message'),
+    [
+        ({'frames': False, 'max_frames': 5}, "'max_frames' is 5, but 'frames' is false"),
+        ({'black_box': 5.0, 'max_frames': 5}, "'max_frames' is 5, but 'black_box' is 5.0"),
+        ({'black_box': 5.0, 'max_duration': 3.0}, "'max_duration' is 3.0, but 'black_box'"),
+    ],
+)
+def test_an_end_that_would_never_come_is_refused(
+    values: dict[str, Any], message: str, context: rclpy.Context, tmp_path: Path
+) -> None:
+    ((_, said),) = value_problems(RecorderNode, '/recorder', values)
+    assert re.search(message, said)
+    values = {**values, 'path': str(tmp_path / 'a')}
+    with pytest.raises(ConfigError, match=message):
+        RecorderNode(context=context, parameter_overrides=overrides(values))
+    assert not (tmp_path / 'a').exists()
 
 
 def messages_of(reader: Reader) -> dict[str, int]:

@@ -306,11 +306,28 @@ class RecorderNode(PerceptionNode):
         self._conversion_errors = RecentCount()
         self._begin()
 
+    @classmethod
+    def check_together(cls, values: Mapping[str, Any], node: str) -> None:
+        """Raise ConfigError for an end of the recording that would never come."""
+        box = values['black_box']
+        for name in ('max_frames', 'max_duration'):
+            if box and values[name]:
+                raise ConfigError(
+                    f"parameter '{name}' is {values[name]}, but 'black_box' is {box}, and a black "
+                    f"box never ends; set '{name}' or 'black_box' to 0"
+                )
+        if values['max_frames'] and not values['frames']:
+            raise ConfigError(
+                f"parameter 'max_frames' is {values['max_frames']}, but 'frames' is false, so no "
+                "frame is counted; set 'max_duration' instead, or 'frames' to true"
+            )
+
     def _open(self) -> None:
         """Make a black box, or begin a recording and subscribe to frames, paused at first."""
         path = self.parameters['path']
         if not path:
             raise ConfigError("parameter 'path' is empty; set it to the folder to write")
+        self.check_together(self.parameters, self.get_fully_qualified_name())
         self._taken, self._first_s, self._finished = 0, None, False
         limits = Limits(
             self.parameters['buffer'] * MIB,
