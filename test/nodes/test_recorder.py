@@ -41,6 +41,7 @@ from zc_perception.camera.road_scene import RoadScene
 from zc_perception.errors import ConfigError
 from zc_perception.nodes import recorder
 from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.params.verdict import value_problems
 from zc_perception.nodes.recorder import RecorderNode
 
@@ -179,6 +180,17 @@ def test_an_end_that_would_never_come_is_refused(
     with pytest.raises(ConfigError, match=message):
         RecorderNode(context=context, parameter_overrides=overrides(values))
     assert not (tmp_path / 'a').exists()
+
+
+@pytest.mark.parametrize(
+    'name', ['detections/', 'camera-info', 'a b', '1abc', '/a//b', 'ä', '{what}/a']
+)
+def test_a_name_that_no_topic_can_have_is_refused_in_one_line(name: str) -> None:
+    told = f"parameter 'topics': '{name}' can't be a topic's name; use letters, "
+    ((parameter, said),) = value_problems(RecorderNode, '/recorder', {'topics': ['/*/x1', name]})
+    assert parameter == 'topics' and said.startswith(told)
+    ((parameter, said),) = value_problems(InferenceNode, '/inference', {'depth_topic': name})
+    assert parameter == 'depth_topic' and said.startswith(told.replace('topics', 'depth_topic'))
 
 
 def messages_of(reader: Reader) -> dict[str, int]:

@@ -24,8 +24,11 @@ import pwd
 from types import SimpleNamespace
 from typing import Any
 
+from rclpy.exceptions import InvalidTopicNameException
+from rclpy.expand_topic_name import expand_topic_name
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.validate_full_topic_name import validate_full_topic_name
 
 from zc_perception.errors import ConfigError, shown
 from zc_perception.frame import Frame
@@ -287,6 +290,22 @@ def user_ids(names: Sequence[str]) -> list[int]:
                 f"parameter 'shared_memory_users': there is no user {shown(name)}; see /etc/passwd"
             ) from None
     return ids
+
+
+def check_topic(parameter: str, name: str, wild: str = '') -> None:
+    """
+    Raise ConfigError if *name*, the value of *parameter*, can't be a topic's name.
+
+    :param wild: a character that stands for any part of a name.
+    """
+    plain = name.replace(wild, 'a') if wild else name
+    try:
+        validate_full_topic_name(expand_topic_name(plain, 'node', '/'))
+    except (InvalidTopicNameException, ValueError):
+        raise ConfigError(
+            f"parameter '{parameter}': {shown(name)} can't be a topic's name; use letters, digits "
+            "and underscores, no digit first, with one '/' between two parts"
+        ) from None
 
 
 class FrameServer:

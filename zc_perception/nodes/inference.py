@@ -48,6 +48,7 @@ from zc_perception.nodes import STARTUP
 from zc_perception.nodes.capture_status import copies_status, copy_facts, latency_status
 from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.frame_links import (
+    check_topic,
     CONVERTIBLE,
     subscribe_frames,
     subscription_status,
@@ -387,6 +388,7 @@ class InferenceNode(PerceptionNode):
         'shared_memory_users': user_ids,
         'roi': parse_roi,
         'tiles': parse_tiles,
+        'depth_topic': lambda name: name and check_topic('depth_topic', name),
     }
     ENDPOINTS = (
         Endpoint('detections', 'publisher'),

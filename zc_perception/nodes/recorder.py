@@ -57,7 +57,12 @@ from zc_perception.lookout import LOOKOUT
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.declarations import NODES
-from zc_perception.nodes.frame_links import subscribe_frames, subscription_status, user_ids
+from zc_perception.nodes.frame_links import (
+    check_topic,
+    subscribe_frames,
+    subscription_status,
+    user_ids,
+)
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.triggers import TriggerService
@@ -282,7 +287,10 @@ class RecorderNode(PerceptionNode):
     """
 
     SPECS = NODES['recorder']
-    CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
+    CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+        'shared_memory_users': user_ids,
+        'topics': lambda names: [check_topic('topics', name, '*') for name in names],
+    }
     ENDPOINTS = (Endpoint('image_raw', 'subscription', adapted=True),)
 
     def __init__(
