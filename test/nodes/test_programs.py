@@ -118,6 +118,16 @@ def test_a_wrong_argument_ends_with_one_clear_line(
     check_one_clear_line(program, args, free_domain, message)
 
 
+@pytest.mark.parametrize(('cameras', 'node'), [([], '/q'), (['--cameras', 'a', 'b'], '/a/q')])
+def test_one_name_for_all_nodes_is_refused(
+    cameras: list[str], node: str, free_domain: int
+) -> None:
+    done = run('perception', [*cameras, '--ros-args', '-r', '__node:=q'], free_domain)
+    last = done.stderr.splitlines()[-1]  # rcl's warning about the name comes first
+    assert done.returncode == 2, last
+    assert f"several nodes the name '{node}'; name one node: -r capture:__node:=NAME" in last
+
+
 def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(
     tmp_path: Path, free_domain: int
 ) -> None:

@@ -92,6 +92,12 @@ class PerceptionGraph:
                 f"together; leave the namespace out, and name the cameras "
                 f"'{node.get_namespace().strip('/')}{self._namespace}' and so on"
             )
+        own = node.get_fully_qualified_name()
+        if any(other.get_fully_qualified_name() == own for other in self._nodes[:-1]):
+            raise ConfigError(
+                f"-r __node:= gives several nodes the name '{own}'; name one node: -r "
+                'capture:__node:=NAME (in a launch file, leave name= of this program out)'
+            )
         return node
 
     @property
