@@ -447,7 +447,12 @@ def test_a_pipe_is_not_read_a_second_time(tmp_path: Path) -> None:
 def test_a_bad_argument_is_named() -> None:
     for arguments, words in (
         (['-p', 'width:=[1,'], "'-p width:=[1,' can't be read; write -p NAME:=VALUE"),
+        (['-p', '/capture:width:=640'], "-p NODE:NAME:=VALUE (NODE without '/')"),
+        (['-p', 'classes:=[car, 99]'], 'the values of a list have one type'),
         (['-r', 'image_raw'], "'-r image_raw' can't be read; write -r FROM:=TO"),
+        (['-r', '__ns:=front'], "the value of __ns begins with '/'"),
+        (['-r', '__node:=/cam'], "'/', that of __node has none"),
+        (['-r', '__node:=a-b'], "names have letters, digits and '_'"),
         (['--nonsense'], "unknown: ['--nonsense']"),
     ):
         found = refusal(*arguments)

@@ -56,7 +56,12 @@ _NODE_PREFIX = re.compile(r'^([^:=]+):[^:=]+:=')
 _SOURCE_LINE = re.compile(r', at \S+:\d+')
 _PREFIX = re.compile(r'^(Failed to parse ROS arguments|failed to initialize rcl): ', re.IGNORECASE)
 _RULE = re.compile(r"Couldn't parse (parameter override|remap) rule: '(.*?)'\.")
-_FORMS = {'parameter override': '-p NAME:=VALUE, or -p NODE:NAME:=VALUE', 'remap': '-r FROM:=TO'}
+_FORMS = {
+    'parameter override': "-p NAME:=VALUE, or -p NODE:NAME:=VALUE (NODE without '/'); the values "
+    "of a list have one type, such as ['1', 'b']",
+    'remap': "-r FROM:=TO; names have letters, digits and '_', no digit first, and one '/' "
+    "between two parts; the value of __ns begins with '/', that of __node has none",
+}
 
 
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
