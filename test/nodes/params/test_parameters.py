@@ -459,6 +459,16 @@ def test_a_bad_argument_is_named() -> None:
         assert found.startswith('ROS arguments: ') and words in found and '.c:' not in found
 
 
+def test_a_log_folder_that_cannot_be_made_is_no_mistake_in_the_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / 'file').touch()
+    monkeypatch.setenv('ROS_LOG_DIR', str(tmp_path / 'file'))
+    found = refusal()
+    assert 'ROS arguments' not in found
+    assert found.endswith('; set ROS_LOG_DIR to a folder that this user may write to')
+
+
 Kinds = dict[str, str]
 NAMES: Kinds = {f'/{kind}': kind for kind in ('capture', 'inference', 'overlay')}
 FRONT: Kinds = {f'/front{node}': kind for node, kind in NAMES.items()}

@@ -74,6 +74,8 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
             except ConfigError as problem:
                 return problem
     text = _PREFIX.sub('', _SOURCE_LINE.sub('', message_of(error)))
+    if re.search('log(ging)? directory', text):
+        return ConfigError(f'{text}; set ROS_LOG_DIR to a folder that this user may write to')
     rule = _RULE.search(text)
     if rule is not None:
         text = f"'{rule[2]}' can't be read; write {_FORMS[rule[1]]}"
