@@ -453,7 +453,9 @@ def test_a_bad_argument_is_named() -> None:
         (['-r', '__ns:=front'], "the value of __ns begins with '/'"),
         (['-r', '__node:=/cam'], "'/', that of __node has none"),
         (['-r', '__node:=a-b'], "names have letters, digits and '_'"),
-        (['--nonsense'], "unknown: ['--nonsense']"),
+        (['--nonsense'], "unknown: ['--nonsense']; leave them out"),
+        (['--param-file', 'x.yaml'], "'x.yaml']; write --params-file FILE or -p NAME:=VALUE"),
+        (['--params-file=x.yaml'], 'write --params-file FILE or -p NAME:=VALUE, with the space'),
     ):
         found = refusal(*arguments)
         assert found.startswith('ROS arguments: ') and words in found and '.c:' not in found

@@ -80,7 +80,8 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
     if rule is not None:
         text = f"'{rule[2]}' can't be read; write {_FORMS[rule[1]]}"
     elif 'Unknown' in type(error).__name__:
-        text = f'unknown: {text}; leave them out'
+        forms = '--params-file FILE or -p NAME:=VALUE, with the space'
+        text = f'unknown: {text}; ' + (f'write {forms}' if '--param' in text else 'leave them out')
     return ConfigError(f'ROS arguments: {text}')
 
 
