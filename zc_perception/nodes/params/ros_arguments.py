@@ -68,7 +68,8 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
     """Return a ConfigError that explains rclpy's error about a command line in plain words."""
     for flag, path in itertools.pairwise(arguments):
         # Don't read a pipe: rcl has read it already, so it is empty.
-        if flag == '--params-file' and (os.path.isfile(path) or not os.path.exists(path)):
+        readable = os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path)
+        if flag == '--params-file' and readable:
             try:
                 read_parameter_yaml(path)
             except ConfigError as problem:
