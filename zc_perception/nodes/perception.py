@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import rclpy
+from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from zc_perception.camera.stereo import Side
@@ -30,6 +31,7 @@ from zc_perception.nodes.capture import CaptureNode, StereoRig, StereoSide
 from zc_perception.nodes.command_lines import check_cameras
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.params.node_parameters import begin_node
 from zc_perception.nodes.perception_node import all_or_none, PerceptionNode, process_ledger
 from zc_perception.parameters import EVERY_NODE_SPECS
 
@@ -145,7 +147,9 @@ def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[
 def _program_namespace(context: rclpy.Context) -> str:
     """Return the command line's namespace for all nodes; a temporary node is made to read it."""
     own = [Parameter(spec.name, value=False) for spec in EVERY_NODE_SPECS]
-    node = rclpy.create_node(
+    node = Node.__new__(Node)
+    begin_node(
+        node,
         'zc_stereo',
         context=context,
         start_parameter_services=False,

@@ -643,3 +643,14 @@ def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(free_domain: int
     (line,) = [line for line in node.lines if 'rmw_fastrtps' not in line]
     assert 'topic length should not exceed' in line
     assert 'choose another name or a shorter namespace' in line
+
+
+@pytest.mark.parametrize('words', [['capture_node'], ['perception', '--stereo']])
+def test_a_namespace_that_rcl_refuses_when_it_makes_the_node_is_said(
+    words: list[str], free_domain: int
+) -> None:
+    words = [*words, '--ros-args', '-r', '__ns:=/front/']
+    with Program(*words, domain=free_domain).start('error:') as node:
+        assert node.ended() == 2
+    assert "the namespace can't be used; write a shorter one" in node.lines[-1], node.output
+    assert "without a '/' at its end: --ros-args -r __ns:=/NAME" in node.lines[-1]

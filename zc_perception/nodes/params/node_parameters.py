@@ -106,7 +106,12 @@ def begin_node(node: Node, name: str, **node_options: Any) -> None:
             f"node '{name}': {text}; choose another name or a shorter namespace: --ros-args -r "
             '__ns:=/NAME'
         ) from None
-    except Exception:
+    except Exception as failure:
+        if 'invalid node namespace' in str(failure):
+            raise ConfigError(
+                f"node '{name}': the namespace can't be used; write a shorter one, or one without "
+                "a '/' at its end: --ros-args -r __ns:=/NAME"
+            ) from None
         given = parameter_overrides(node)
         for spec in (spec for spec in EVERY_NODE_SPECS if spec.name in given):
             try:
