@@ -409,6 +409,12 @@ def test_global_arguments_are_the_container_s_unless_they_are_forwarded(start: S
     container.wait_for("parameter 'size' is not one of the container")
 
 
+def test_a_number_of_threads_is_a_parameter_of_the_other_container(start: Start) -> None:
+    container, _ = start('--ros-args', '-p', 'thread_num:=4')
+    container.wait_for("parameter 'thread_num' is not one of the container")
+    ended_in_time(container)
+
+
 def test_cycles_leave_no_descriptor_no_thread_and_no_memory(start: Start) -> None:
     container, zoo = start()
     for _ in range(3):

@@ -438,12 +438,10 @@ class ComponentManager(Node):
     ) -> None:
         begin_node(self, NAME, context=context)
         cores = min(len(os.sched_getaffinity(0)), MAX_COMPONENT_THREADS)
-        text = 'Threads for the callbacks of components; component_container has one thread.'
-        spec = ParameterSpec(
-            'thread_num', cores if multi_threaded else 1, text, '', 1, MAX_COMPONENT_THREADS
-        )
+        text = 'Threads for the callbacks of components.'
+        spec = ParameterSpec('thread_num', cores, text, '', 1, MAX_COMPONENT_THREADS)
         try:
-            self.parameters = NodeParameters(self, (spec,))
+            self.parameters = NodeParameters(self, (spec,) if multi_threaded else ())
         except BaseException:
             self.destroy_node()
             raise
