@@ -58,7 +58,7 @@ from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import FRAME_COPIES
-from zc_perception.memory.pool import BufferPool, DEFAULT_SLOTS, SlotState
+from zc_perception.memory.pool import BufferPool, DEFAULT_SLOTS, Slot, SlotState
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
@@ -224,21 +224,26 @@ def test_frames_forgotten_in_cycles_by_many_threads_all_come_back(make_pool: Mak
     """Under allocation pressure, finalizers run in any thread that allocates."""
     pool, stop = make_pool(8, 4, slots=4), threading.Event()
 
+    def forget(turn: int, slot: Slot, number: int) -> None:
+        frame = next_frame(pool, turn, slot)
+        other = frame.deliver(f'consumer {number}')
+        cycle: list[Any] = [frame, other]
+        if turn % 3 == 0:
+            with frame.map() as planes:
+                cycle.append(planes[0][1:])
+        if turn % 4 == 0:
+            other.release()
+        cycle.append(cycle)
+
     def work(number: int) -> None:
+        # A thread that waits for a slot must hold no frame: four of them would hold all slots.
         for turn in range(TURNS):
             while (slot := pool.acquire()) is None:
                 gc.collect()
                 if stop.is_set():
                     return
-            frame = next_frame(pool, turn, slot)
-            other = frame.deliver(f'consumer {number}')
-            cycle: list[Any] = [frame, other]
-            if turn % 3 == 0:
-                with frame.map() as planes:
-                    cycle.append(planes[0][1:])
-            if turn % 4 == 0:
-                other.release()
-            cycle.append(cycle)
+            forget(turn, slot, number)
+            del slot
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(4)]
     for thread in threads:
