@@ -48,8 +48,8 @@ FLAGS = (
 
 
 # Pools, frames, queues and the link with steps from another build, COMPILED. It loads no module of
-# the package earlier: each takes its compiled classes once, at import. It leaves out the tests that
-# fork: if another thread allocates during the fork, the child waits for ever for a lock of the
+# the package earlier: each takes its compiled classes once, at import. Tests that fork are left
+# out: if another thread allocates during the fork, the child waits for ever for a lock of the
 # sanitizer's allocator.
 OTHER_STEPS = """
 import importlib.machinery, importlib.util, sys
