@@ -22,8 +22,9 @@
 #include <string.h>
 
 /* BLOCK: number of cells whose maxima are computed together; their scores fit into the second-level cache. STEP: number of cells that are compared
- * with `least` together. GROUPS: number of arrays of maxima, one for all classes and one for each group of classes. */
-enum { BLOCK = 512, GROUPS = 17, STEP = 32 };
+ * with `least` together. GROUPS: number of arrays of maxima, one for all classes and one for each group of classes. LANES: number of scores of a cell
+ * that are compared together. */
+enum { BLOCK = 512, GROUPS = 17, STEP = 32, LANES = 32 };
 
 #define T float
 #define LOWEST -INFINITY
