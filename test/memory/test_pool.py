@@ -855,6 +855,19 @@ def test_what_is_in_use_is_never_replaced() -> None:
     assert pool.adopt(buffers()) is not None
 
 
+def test_a_retired_slot_waits_for_new_buffers_and_is_no_failure() -> None:
+    pool = foreign([buffers(), buffers()])
+    lease = leased(pool, pool.acquire(1))
+    lease.slot.condemned = True
+    pool.release(lease)
+    for _ in range(3):
+        pool._retry.due = 0.0
+        pool.collect()
+    found = pool.statistics()
+    assert (found.retired, found.failures, found.last_failure) == (1, 0, '')
+    assert pool.adopt(buffers()) is pool.slots[1]
+
+
 def test_foreign_buffers_that_are_shared_or_too_small_are_refused_and_closed() -> None:
     known = [buffers(), buffers()]
     pool = foreign(known)

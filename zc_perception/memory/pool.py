@@ -43,13 +43,7 @@ from typing import NamedTuple
 import weakref
 
 from zc_perception.backoff import BackOff
-from zc_perception.errors import (
-    AllocationError,
-    ConfigError,
-    LayoutError,
-    one_line,
-    StaleFrameError,
-)
+from zc_perception.errors import ConfigError, LayoutError, one_line, StaleFrameError
 from zc_perception.forking import in_child, Turn
 from zc_perception.memory.dmabuf import (
     BufferIdentity,
@@ -1613,18 +1607,14 @@ class ForeignBufferPool(BufferPool):
         most: int = MAX_SLOTS,
     ) -> None:
         waiting = list(known)
-
-        def allocate() -> Buffers:
-            if not waiting:
-                raise AllocationError(
-                    f'the pool of {name} can not allocate buffers; a retired slot gets the '
-                    "source's next new buffers"
-                )
-            return waiting.pop(0)
-
         try:
             super().__init__(
-                layout, allocate, len(waiting), name=name, on_free=on_free, reserve=reserve
+                layout,
+                lambda: waiting.pop(0),
+                len(waiting),
+                name=name,
+                on_free=on_free,
+                reserve=reserve,
             )
         except BaseException:
             for buffers in waiting:
@@ -1633,6 +1623,12 @@ class ForeignBufferPool(BufferPool):
         self._slots_by_identity = {identities_of(slot.buffers): slot for slot in self.slots}
         self._most = min(max(most, len(known)), MAX_SLOTS)
         self.replaced = 0
+
+    def _replace(self, wanted: list[int]) -> None:
+        """Leave the retired slots empty, because the pool can't allocate buffers."""
+        with self._lock:
+            self._replacing = False
+            self._retry.failed()
 
     def slot_of(self, identities: Identities) -> Slot | None:
         """Return the slot of the buffers with these identities; ``None``: the buffers are new."""
