@@ -49,7 +49,7 @@ from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.messages import DetectionsWriter
-from zc_perception.nodes.overlay import OVERLAY, OverlayNode
+from zc_perception.nodes.overlay import draw_masks, OVERLAY, OverlayNode
 from zc_perception.nodes.overlay_picture import (
     class_colour,
     LabelledBox,
@@ -215,6 +215,28 @@ def test_trails_follow_who_has_an_id_and_end_with_it_or_with_a_jump_of_time() ->
     assert columns(5 * 10**8, 300.0) == list(range(55, 156))
     assert columns(22 * 10**8, 300.0) == list(range(105, 156)), 'two seconds, no more'
     assert columns(10**8, 300.0) == [], 'time went back'
+
+
+@pytest.mark.parametrize(
+    ('form', 'drawn'),
+    [
+        ({}, True),
+        ({'more': 8}, True),  # bytes after the last row
+        ({'height': 0}, False),
+        ({'width': 0}, False),
+        ({'width': 9}, False),  # wider than a row
+        ({'height': 5}, False),  # fewer bytes than rows
+    ],
+    ids=str,
+)
+def test_masks_of_another_program_are_drawn_if_they_fit(form: dict[str, int], drawn: bool) -> None:
+    data = np.ones((4, 8), '<u2').tobytes() + bytes(form.get('more', 0))
+    masks = Image(height=form.get('height', 4), width=form.get('width', 8), step=16, data=data)
+    masks.encoding = 'mono16'
+    found = Detection2DArray(detections=[Detection2D(results=[ObjectHypothesisWithPose()])])
+    picture = np.zeros((8, 16, 3), np.uint8)
+    draw_masks(picture, found, masks, (2.0, 2.0), 1)
+    assert picture.any() == drawn
 
 
 def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(

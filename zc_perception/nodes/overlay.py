@@ -139,10 +139,12 @@ def draw_masks(
     picture: NDArray[np.uint8], found: Detection2DArray, message: Any, scale: Scale, line: int
 ) -> None:
     """Tint each mask in the colour of its detection's class."""
-    if message.encoding != 'mono16' or len(message.data) < message.height * message.step:
+    count = message.height * message.step
+    fits = 0 < message.width * 2 <= message.step and 0 < count <= len(message.data)
+    if message.encoding != 'mono16' or not fits:
         return
     order = '>u2' if message.is_bigendian else '<u2'
-    rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
+    rows = np.frombuffer(message.data, np.uint8, count).reshape(message.height, message.step)
     labels = rows[:, : message.width * 2].view(order).astype(np.uint16, copy=False)
     height, width = picture.shape[:2]
     size, nearest = (width, height), cv2.INTER_NEAREST
