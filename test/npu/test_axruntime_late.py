@@ -239,6 +239,17 @@ def test_it_finds_what_model_json_of_the_same_numbers_finds(
     assert runtime.double.used_sub_devices == 0
 
 
+def test_an_axm_takes_the_frames_of_one_core_whatever_the_parameters_say(
+    runtime: Any, open_axruntime: Open, tmp_path: Path
+) -> None:
+    accelerator = open_axruntime(aipu_cores=4, double_buffer=True, in_flight=2)
+    assert accelerator.capabilities().max_in_flight == 12
+    accelerator.load(axm(tmp_path))
+    assert accelerator.capabilities().max_in_flight == 2
+    [notice] = accelerator.notices()
+    assert notice == 'aipu_cores: 4 is for a model.json; an .axm runs on one core'
+
+
 def test_the_folder_of_an_export_is_enough(
     runtime: Any, open_axruntime: Open, found: Find, tmp_path: Path
 ) -> None:

@@ -53,7 +53,7 @@ from zc_perception.npu.axruntime.binding import (
     MODULE,
     SUFFIX,
 )
-from zc_perception.npu.axruntime.kind import AXRUNTIME, AxRuntime, CONSTRAINTS, jobs
+from zc_perception.npu.axruntime.kind import AXRUNTIME, AxRuntime, CONSTRAINTS, JOBS, jobs
 from zc_perception.npu.axruntime.library import mismatches
 from zc_perception.npu.axruntime.runtime import InstanceOptions, RuntimeSession, Session
 from zc_perception.npu.axruntime.tensors import FrameToTensor, named_outputs, quantised_spec
@@ -182,7 +182,8 @@ class AxRuntimeAccelerator(AxRuntime):
 
     @property
     def _max_jobs(self) -> int:
-        return jobs(self._values)
+        # An .axm runs on one core, without double buffering.
+        return JOBS if self._axm is not None else jobs(self._values)
 
     def constraints(self) -> BufferConstraints:
         return CONSTRAINTS
@@ -365,7 +366,7 @@ class AxRuntimeAccelerator(AxRuntime):
             f'double_buffer with in_flight: {given} waits for frames that never come; set '
             f'in_flight to {needed}'
         )
-        short = self._values['double_buffer'] and given < needed
+        short = self._values['double_buffer'] and self._axm is None and given < needed
         return (*self._notices, *refusals, *([waits] if short else ()))
 
     def facts(self) -> Mapping[str, object]:

@@ -236,7 +236,7 @@ OUTPUT_DMABUF = ('auto', 'true', 'false')
 LATE_CALLS = 2
 """With double buffering, a frame's result comes this many calls after the frame's own call."""
 CONSTRAINTS = reads_by_cpu('axruntime accelerator')
-_JOBS = 2
+JOBS = 2
 # Two frames wait inside the runtime, and a third is converted or runs. With fewer jobs in flight,
 # no later call would return the results of the frames inside.
 _JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
@@ -244,7 +244,7 @@ _JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 def jobs(values: Mapping[str, Any]) -> int:
     """Return the number of jobs that the accelerator accepts before the first has completed."""
-    each = _JOBS_DOUBLE_BUFFERED if values['double_buffer'] else _JOBS
+    each = _JOBS_DOUBLE_BUFFERED if values['double_buffer'] else JOBS
     cores: int = values['aipu_cores']
     return max(1, cores) * each
 
