@@ -172,7 +172,9 @@ def test_wrong_use_is_one_line_and_exit_code_2(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert zc_doctor.main(arguments) == 2
-    lines = capsys.readouterr().err.splitlines()
+    report = capsys.readouterr()
+    lines = report.err.splitlines()
+    assert report.out == '', 'it ends before the first check'
     assert len(lines) == 1 and lines[0].startswith('zc_doctor: error: ') and words in lines[0]
 
 

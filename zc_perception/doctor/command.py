@@ -62,7 +62,7 @@ from zc_perception.machine.checks import Check, fail, Finding, Needs, Status
 from zc_perception.machine.system import System
 from zc_perception.npu.kinds import ACCELERATORS
 from zc_perception.terminal import Interrupted, interruptions, put
-from zc_perception.whole_file import write_whole
+from zc_perception.whole_file import output_file, write_output
 
 _FIRST = (
     Check(
@@ -377,22 +377,18 @@ _PATIENCE_S = 1.0
 _LONGEST_S = 3600.0
 
 
-def _write(path: Path, result: dict[str, Any]) -> None:
+def _output(name: str) -> Path:
     """
-    Write the JSON result atomically.
+    Return the file for the JSON result; if its folder is missing, make it, and tell the user so.
 
-    If the file's folder is missing, make it, and tell the user so.
+    :raises ConfigError: the file can't be written.
     """
-    try:
-        folder = Path(os.path.realpath(path)).parent
-        if not folder.is_dir():
-            folder.mkdir(parents=True)
-            _complain(f"zc_doctor: made folder '{folder}' for --json")
-        write_whole(path, json.dumps(result, indent=1, allow_nan=False) + '\n')
-    except OSError as error:
-        raise ConfigError(
-            f"--json '{path}' can't be written: {error.strerror}; name another file"
-        ) from error
+    folder = os.path.dirname(os.path.realpath(name))
+    missing = not os.path.isdir(folder)
+    path = output_file(name, '--json')
+    if missing:
+        _complain(f"zc_doctor: made folder '{folder}' for --json")
+    return path
 
 
 def _say(text: str) -> None:
@@ -423,6 +419,8 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
             f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, '
             f'at most {_LONGEST_S:g}'
         )
+    # Check the place now, so that nobody waits for all checks to learn that it is wrong.
+    output = None if options.json is None or json_only else _output(options.json)
     results: list[Result] = []
     if not json_only:
         _say(heading(system, needs))
@@ -433,11 +431,11 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
     if not json_only:
         _say(summary_line(results, options.verbose))
     if options.json is not None:
-        written = document(results, system, needs)
-        if not json_only:
-            _write(Path(options.json), written)
+        text = json.dumps(document(results, system, needs), indent=1, allow_nan=False)
+        if output is None:
+            _say(text)
         else:
-            _say(json.dumps(written, indent=1, allow_nan=False))
+            write_output(output, text + '\n', '--json')
     return exit_code(results)
 
 
