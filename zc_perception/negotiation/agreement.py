@@ -109,8 +109,9 @@ def choose_heap(participants: Sequence[BufferConstraints], fmt: Format | None) -
         return HeapChoice(objection=f"{against}{note}; set parameter 'heap' to another heap")
     who = [p.participant for p in participants if p.wants_certain_memory]
     if who:
+        want = 'want' if len(who) > 1 else 'wants'
         return HeapChoice(
-            objection=f'{", ".join(who)}: wants a certain kind of memory, but no heap is '
+            objection=f'{" and ".join(who)} {want} a certain kind of memory, but no heap is '
             "offered; name a heap in parameter 'heap'"
         )
     return HeapChoice()
