@@ -69,7 +69,8 @@ class ConsumerStatistics:
     :param pending: number of frames that wait in the producer, because the window is full or a
         fence has not signalled.
     :param sent: number of frames sent so far.
-    :param dropped: number of frames not sent, because the consumer was too slow.
+    :param dropped: number of frames not sent, because the consumer was too slow or the frame's own
+        fence failed.
     :param trusted_writer: whether the consumer could write to the pixels, because the memory can't
         be sealed against writing.
     :param in_hand: for each held frame its sequence number, and for how many seconds it is held.
