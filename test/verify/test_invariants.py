@@ -496,11 +496,15 @@ def test_wrong_facts_are_an_unreadable_log(
     assert f'not measured: {told["source"]}' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('kind', [ValueError, OSError])
 def test_what_nobody_foresaw_is_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[Exception],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(*_: object) -> None:
-        raise ValueError('nobody\nforesaw it')
+        raise kind('nobody\nforesaw it')
 
     monkeypatch.setattr(verification, 'all_checks', fail)
     # Collect now: when freed, unfinished rclpy futures of earlier tests print to this screen.
@@ -509,7 +513,7 @@ def test_what_nobody_foresaw_is_no_verdict(
     with nodes() as process:
         assert main([*OPTIONS, '--pid', str(process.pid), '--output', str(tmp_path)]) == 3
     told = capsys.readouterr().err
-    assert told.count('\n') == 1 and 'ValueError: nobody\\nforesaw it' in told
+    assert told.count('\n') == 1 and f'{kind.__name__}: nobody\\nforesaw it' in told
     assert f'please report this error, with the file {tmp_path}/traceback.txt' in told
     text = (tmp_path / 'traceback.txt').read_text()
     assert text.startswith('Traceback') and 'foresaw it' in text

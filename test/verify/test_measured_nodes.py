@@ -345,6 +345,7 @@ def test_a_signal_ends_it_and_what_was_seen_is_judged(tmp_path: Path) -> None:
         (['--pid', '4194305'], 'no such process'),
         (['--', 'true'], 'the command has ended'),
         (['--wait', '1', '--', 'sleep', '60'], 'started no node within 1 s'),
+        (['--output', '/proc/nowhere'], "'/proc/nowhere'; name another folder with --output"),
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(

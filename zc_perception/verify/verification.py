@@ -447,6 +447,15 @@ _LOOK_S = 0.05
 _NAMED = 4
 
 
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Raise ConfigError, with the next step, if a file of ``--output`` can't be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f'{error}; name another folder with --output') from error
+
+
 class Command:
     """
     A command that runs in its own session while its nodes are measured.
@@ -457,7 +466,8 @@ class Command:
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
         self.words = list(words)
-        self._output = output.open('wb')
+        with _writing():
+            self._output = output.open('wb')
         self._descendants = Descendants()
         try:
             self._process = subprocess.Popen(
@@ -797,9 +807,10 @@ def _unreadable(
 
 
 def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Result:
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    for name in (RESULT, TRACE, TIMELINE, ERROR):
-        (arguments.output / name).unlink(missing_ok=True)
+    with _writing():
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        for name in (RESULT, TRACE, TIMELINE, ERROR):
+            (arguments.output / name).unlink(missing_ok=True)
     with Measurement(
         Roots(), memmove_probe=not arguments.no_memmove_probe, sampling=not arguments.no_sampling
     ) as measurement:
@@ -841,7 +852,8 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
     known = (*KNOWN_EXPORTERS, *arguments.known_exporter)
     files = {'trace': TRACE} if text else {}
     if text:
-        write_whole(arguments.output / TRACE, text)
+        with _writing():
+            write_whole(arguments.output / TRACE, text)
     if arguments.command:
         files['command'] = LOG
     document = document_keys(seen)
@@ -859,8 +871,9 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
     ]
     events = seen.trace.events if seen.trace is not None else ()
     timeline = build_timeline(tracks, [one for one in events if seen.within(one.time_ns)])
-    write_whole(arguments.output / TIMELINE, json.dumps(timeline, allow_nan=False))
-    write_result(result, arguments.output)
+    with _writing():
+        write_whole(arguments.output / TIMELINE, json.dumps(timeline, allow_nan=False))
+        write_result(result, arguments.output)
     return result
 
 
@@ -935,9 +948,6 @@ def run(arguments: argparse.Namespace) -> int:
         if os.geteuid() != 0:
             say.error(f'to measure as root: {_as_root()}')
         return EXIT_NOT_MEASURED
-    except OSError as error:
-        say.error(f'{error}; name another folder with --output')
-        return EXIT_USAGE
     except Exception as error:
         return _failed(error, arguments.output, say)
     lines = verdict(result)
