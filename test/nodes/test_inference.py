@@ -21,6 +21,7 @@ from collections.abc import Callable
 import contextlib
 from pathlib import Path
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -161,7 +162,13 @@ def test_deactivation_waits_until_the_frame_in_flight_is_given_back(
         node.start()
         node.subscription.queue.put(frame)
         until(lambda: accelerator.jobs)
-        late = threading.Timer(0.1, accelerator.finish, [0])
+
+        def finish() -> None:
+            until(lambda: not node.flowing)
+            time.sleep(0.1)  # meanwhile the deactivation waits
+            accelerator.finish(0)
+
+        late = threading.Thread(target=finish)
         late.start()
         node.trigger_deactivate()
         assert frame.released and accelerator.jobs[0].ends == ['closed']
