@@ -31,6 +31,7 @@ from camera.video_kit import halved, rewritten, scenes, write_video
 import cv2
 from nodes.ros_kit import (
     alone,
+    answer_of,
     Managed,
     Onlooker,
     overrides,
@@ -168,7 +169,9 @@ class Bench(Managed):
         """Unplug the camera for this block, and plug it in again."""
         self.eventually(lambda: self.status('camera').level is Level.OK)
         self.plug.pull()
-        self.eventually(lambda: self.status('camera').level is Level.ERROR)
+        # Before that, it may be an error that no frame came for a second.
+        self.eventually(lambda: self.status('camera').values['state'] == 'lost')
+        assert self.status('camera').level is Level.ERROR
         opened = len(self.plug.opened)
         yield
         self.plug.present = True
@@ -318,8 +321,7 @@ def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
         assert client.wait_for_service(WAIT_S)
         calibrator.until(lambda: pictures, 'a picture')
         assert pictures[0].encoding == 'mono8'
-        done = client.call_async(calibration(128, 96))
-        calibrator.until(done.done, 'an answer')
+        answer_of(client, calibration(128, 96), calibrator.done_within, WAIT_S)
         assert bench.status('calibration').message == 'calibrated'
 
 
@@ -583,6 +585,10 @@ def answer(bench: Bench) -> Trigger.Response:
     return bench.call(Trigger, '/capture/snapshot', Trigger.Request())
 
 
+def no_snapshot_thread() -> bool:
+    return 'snapshot' not in str(threading.enumerate())
+
+
 def holds_a_slot(bench: Bench) -> bool:
     return any('snapshot' in holder for holder in bench.capture.camera.pool.statistics().holders)
 
@@ -595,7 +601,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path) -> None:
     with running(free_domain, Plug(), snapshot_folder=str(tmp_path / 'shots')) as run:
-        assert 'snapshot' not in str(threading.enumerate()), 'nobody has asked for one yet'
+        until(no_snapshot_thread, 'nobody has asked for one yet')
         answers = [answer(run) for _ in range(2)]
         assert all(each.success for each in answers), answers
         for message in (each.message for each in answers):
@@ -611,7 +617,7 @@ def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path)
         assert answers[0].message != answers[1].message
         assert run.capture.ledger.count('snapshot') == 2
         run.eventually(lambda: not holds_a_slot(run), 'its leases are back')
-    assert 'snapshot' not in str(threading.enumerate()), 'its thread has ended'
+    until(no_snapshot_thread, 'its thread has ended')
 
 
 def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
