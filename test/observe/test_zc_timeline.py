@@ -107,6 +107,22 @@ def test_what_running_nodes_noted_is_told(
     assert json.loads(trace.read_text(encoding='utf-8'))['otherData']['frames'] == 9
 
 
+def test_the_process_of_an_inference_node_is_enough(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look(seconds: float) -> None:
+        for number in range(3):
+            inference.processed(made_entry(made_frame(number)), 11_000, 12_000, 13_000, 2)
+
+    monkeypatch.setattr('time.sleep', look)
+    with FrameLog('inference', '/npu') as inference:
+        assert main([str(os.getpid())]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(NAMES) + 2
+    with FrameLog('capture', '/camera'):
+        assert main([str(os.getpid())]) == 1
+    assert 'name the process of an inference node' in capsys.readouterr().err
+
+
 def test_running_nodes_have_to_be_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,7 +170,13 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
                 ),
                 sys.stderr,
             )
-        if not {'capture', 'inference'} <= {log.role for log in logs}:
+        roles = {log.role for log in logs}
+        if pids and 'inference' not in roles:
+            raise ZcError(
+                'no frame log of an inference node is found in these processes; name the process '
+                'of an inference node, which has the times of all stages'
+            )
+        if not pids and not {'capture', 'inference'} <= roles:
             raise ZcError(
                 'no frame logs of a capture and an inference node are found; start both nodes, '
                 'for example by perception'
