@@ -155,6 +155,41 @@ def test_topics_of_one_recording_stay_together_when_it_begins_again(tmp_path: Pa
     assert stamps == sorted(set(stamps))
 
 
+@pytest.mark.parametrize('speed', [0.5, 1.0, 4.0])
+def test_topics_of_a_simulation_stay_together_whatever_its_speed(
+    speed: float, tmp_path: Path
+) -> None:
+    count = 40
+    entries = [
+        (topic, START + round(i * PERIOD / speed), image(stamp(i), ROWS, 'mono8', 4, 4))
+        for i in range(count)
+        for topic in ('/left', '/right')
+        if topic == '/left' or 0 < i < count - 3
+    ]
+    bag = write_bag(tmp_path / 'bag', entries)
+    left = stamps_of_rounds(bag, count, replay_topic='/left')
+    right = stamps_of_rounds(bag, count - 4, replay_topic='/right')
+    assert right == [stamps[1:-3] for stamps in left]
+    pause = left[1][0] - left[0][-1]
+    assert pause == pytest.approx(100_000_000, abs=10)
+
+
+def test_a_clock_that_was_set_is_no_simulation(tmp_path: Path) -> None:
+    """A round is as long as the recording, also for a topic that began after the clock was set."""
+    jump = 3600 * 1_000_000_000
+    entries = [
+        (topic, stamp(i), image(stamp(i) + (i >= 10) * jump, ROWS, 'mono8', 4, 4))
+        for i in range(40)
+        for topic in ('/left', '/right')
+        if topic == '/left' or i >= 10
+    ]
+    bag = write_bag(tmp_path / 'bag', entries)
+    for topic, frames in (('/left', 40), ('/right', 30)):
+        with closing(BagSource(str(bag), topic)) as source:
+            assert sum(source.advance() is not None for _ in range(frames + 1)) == frames
+            assert source.duration_ns() == 39 * PERIOD + 1
+
+
 def stamps_of_rounds(path: Path, frames: int, **options: Any) -> list[list[int]]:
     """Return the recorded stamps of three rounds, each of which has *frames* frames."""
     options |= {'stamps': 'recorded', 'keep_all': False, 'loop': True, 'replay_rate': 1000.0}

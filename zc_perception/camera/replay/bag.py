@@ -24,11 +24,13 @@ keep their format and every bit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 from dataclasses import replace
 import importlib
 import io
+import itertools
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -265,6 +267,9 @@ _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
 # A recording may begin between key frames; this many pictures at its start may be unreadable.
 _FIRST_TRIES = 32
 _CLOCK_WAS_SET_NS = 1_000_000_000
+# If stamps and the recorder's clock differ by this much over a recording, a simulation ran at
+# another speed than this clock.
+_OTHER_SPEED_NS = 100_000_000
 
 
 def is_bag(path: Path) -> bool:
@@ -395,12 +400,12 @@ class BagSource(FrameSource):
         self._reader, self._store = _opened(Path(path))
         self._messages: Iterator[tuple[Any, int, bytes]] = iter(())
         self._picture: Picture | None = None
+        self._first_ns = 0
         self._last_ns: tuple[int, int, int] | None = None
         try:
             self.topic = _choose(self._reader.topics, topic, path, self._has_depth)
             self._connections = self._connections_of(self.topic)
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
-            self.duration_ns = self._reader.duration
             self._notice = _unfinished_notice(Path(path))
             self.stamps: RecordedStamps = RecordedStamps(self.name)
             msgtype = self._connections[0].msgtype
@@ -441,6 +446,52 @@ class BagSource(FrameSource):
                 self.fourcc = fourcc
             elif not pixel_format(fourcc).is_yuv:
                 self.colorimetry = BT601_LIMITED
+
+    def duration_ns(self) -> int:
+        """
+        Return ns from the first to the last message of all topics; call this at the end.
+
+        If a simulation ran faster or slower than the recorder's clock, these are its nanoseconds.
+        One topic tells its speed, so that the sources of all topics return the same number.
+        """
+        duration: int = self._reader.duration
+        try:
+            ends = self._ends(_with_pictures(self._reader.topics)[0])
+        except FormatError:
+            return duration
+        by_stamp, by_record = ends[-1][0] - ends[0][0], ends[-1][1] - ends[0][1]
+        if min(by_stamp, by_record) <= 0 or abs(by_stamp - by_record) < _OTHER_SPEED_NS:
+            return duration
+        _, at_ns, own_ns = self._last_ns or (0, self._first_ns, 0)
+        foreseen_ns = (at_ns - self._first_ns) * by_stamp // by_record
+        if abs(own_ns - foreseen_ns) >= _CLOCK_WAS_SET_NS:
+            return duration
+        return duration * by_stamp // by_record
+
+    def _ends(self, topic: str) -> list[tuple[int, int]]:
+        """
+        Return stamp and time of recording of the topic's first message, and those of its last.
+
+        :raises FormatError: one of the two can't be read.
+        """
+        reader, connections = self._reader, self._connections_of(topic)
+        try:
+            ends = list(itertools.islice(reader.messages(connections), 1))
+            # Search the last parts of the recording first, because it may be long.
+            for part in (1000, 30, 1):
+                since_ns = reader.end_time - reader.duration // part
+                ends += deque(reader.messages(connections, since_ns), maxlen=1)
+                if len(ends) > 1:
+                    break
+        except Exception as error:  # rosbags has no common base class of its errors
+            raise FormatError(_first_line(error)) from error
+        if not ends:
+            raise FormatError(f"topic '{topic}' has no messages")
+        msgtype = connections[0].msgtype
+        return [
+            (read_message(self._store, msgtype, content)[0].stamp_ns, at_ns)
+            for _, at_ns, content in ends
+        ]
 
     def _connections_of(self, topic: str) -> list[Any]:
         return [connection for connection in self._reader.connections if connection.topic == topic]
@@ -508,6 +559,8 @@ class BagSource(FrameSource):
             stamp_ns = self.stamps.stamp(header.stamp_ns, recorded_ns)
             header = replace(header, stamp_ns=stamp_ns)
             self._decode()
+        if self._last_ns is None:
+            self._first_ns = recorded_ns
         # The last message's stamp, time of recording, and time on the source's own axis.
         last = self._last_ns or (stamp_ns, recorded_ns, 0)
         by_stamp, by_record = stamp_ns - last[0], recorded_ns - last[1]
@@ -696,6 +749,13 @@ def _named(fourcc: int, colours: Colorimetry) -> str:
     return f'{fourcc_name(fourcc).strip()} {colours.matrix.value} {colours.range.value}'
 
 
+def _with_pictures(topics: dict[str, Any]) -> list[str]:
+    """Return the names of the topics that have pictures."""
+    return [
+        name for name, info in sorted(topics.items()) if info.msgtype in _TYPES and info.msgcount
+    ]
+
+
 def _choose(
     topics: dict[str, Any], wanted: str, path: str, has_depth: Callable[[str], bool]
 ) -> str:
@@ -710,9 +770,7 @@ def _choose(
         for name, info in sorted(topics.items())
     ]
     there = f'it has {", ".join(found)}' if found else 'it has no topics'
-    pictures = [
-        name for name, info in sorted(topics.items()) if info.msgtype in _TYPES and info.msgcount
-    ]
+    pictures = _with_pictures(topics)
     if wanted:
         if wanted not in topics:
             raise ConfigError(

@@ -317,9 +317,10 @@ class ReplayCamera(DrawnCamera):
         one side of a stereo pair had fewer frames than the other, wrong frames would be paired.
         """
         played_ns = self._newest_ns - self._first_ns
-        shared_ns: int = self._source.duration_ns - self._start_ns + _BETWEEN_ROUNDS_NS
-        if self._recorded and shared_ns > played_ns:
-            return shared_ns
+        if self._recorded:
+            shared_ns: int = self._source.duration_ns() - self._start_ns + _BETWEEN_ROUNDS_NS
+            if shared_ns > played_ns:
+                return shared_ns
         return played_ns + round(1e9 / self._source.framerate)
 
     def _elapsed_ns(self) -> int:

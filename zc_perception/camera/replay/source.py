@@ -247,8 +247,6 @@ class FrameSource(ABC):
     has_headers = False
     stamps: RecordedStamps | None = None
     """Replaces useless recorded stamps; ``None``: the source has no headers."""
-    duration_ns = 0
-    """ns from the first to the last message of all topics; 0: the recording has no topics."""
     number = -1
     """Number of the frame that :meth:`advance` last went to, or failed to reach; -1: none yet."""
 
@@ -292,6 +290,10 @@ class FrameSource(ABC):
         while (moment := self.advance()) is not None and moment.time_ns < offset_ns:
             pass
         return moment
+
+    def duration_ns(self) -> int:
+        """Return ns from the first to the last message of all topics; 0: there are no topics."""
+        return 0
 
     def notice(self) -> str:
         """Return a sentence about missing or damaged parts of the recording; empty: none."""
