@@ -283,6 +283,32 @@ def test_a_dynamic_model_has_the_size_that_it_was_exported_with_and_its_rows(
         load_manifest(model(outputs, metadata, size, **open_sizes))
 
 
+@pytest.mark.parametrize(
+    ('said', 'axes'),
+    [
+        ({'stride': 0}, IMAGES['images'][1]),
+        ({'stride': ['a', None]}, IMAGES['images'][1]),
+        ({'stride': []}, IMAGES['images'][1]),
+        ({'imgsz': ['a', 'b']}, IMAGES['images'][1]),
+        ({'imgsz': [256.0, 320.0]}, ('batch', 3, 'height', 'width')),
+    ],
+)
+def test_a_size_in_metadata_that_is_no_size_is_left_out(
+    said: dict[str, Any], axes: tuple[Axis, ...], model: Callable[..., str]
+) -> None:
+    assert len(found_by(model(V8, ultralytics(3, **said), image=(FLOAT, axes)))) == 2
+
+
+def test_keypoints_and_inputs_that_can_t_be_are_refused_in_one_line(
+    model: Callable[..., str], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="'head' is missing"):
+        found_by(model(POSES, ultralytics(2, task='pose', kpt_shape=['a', 3])))
+    (tmp_path / 'blind.onnx').write_bytes(constant(V8, {}, ultralytics(3)))
+    with pytest.raises(ConfigError, match=r'has 0 inputs .*needs one for the picture'):
+        found_by(str(tmp_path / 'blind.onnx'))
+
+
 def _levels(per_level: tuple[int, ...]) -> Arrays:
     return {
         f'o{stride}_{n}': np.zeros((1, n, HEIGHT // stride, WIDTH // stride), np.float32)

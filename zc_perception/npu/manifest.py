@@ -1056,7 +1056,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
                 f'says stride {facts.stride}: the nearest multiples are '
                 f'{max(low, facts.stride)} and {max(low, facts.stride) + facts.stride}'
             )
-    if not facts.inputs:
+    if not facts.inputs and not facts.outputs:
         return
     if len(pictures) != 1:
         raise ConfigError(

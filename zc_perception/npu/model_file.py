@@ -128,24 +128,17 @@ class ModelFacts:
     @property
     def size(self) -> tuple[int | None, int | None]:
         """Width and height, from the input's shape or else from the metadata."""
-        width, height = self.axes.get('width'), self.axes.get('height')
         trained = self.said.get('imgsz')
-        trained = [trained, trained] if isinstance(trained, int) else trained
-        if isinstance(trained, (list, tuple)) and len(trained) == 2:
-            return width or trained[1], height or trained[0]
-        return width, height
+        sides = trained if isinstance(trained, (list, tuple)) else (trained, trained)
+        rows, columns = map(_number, sides) if len(sides) == 2 else (None, None)
+        return self.axes.get('width') or columns, self.axes.get('height') or rows
 
     @property
     def stride(self) -> int:
         """The number that must divide width and height; 1 if unknown."""
-        stride = self.said.get('stride')
-        return (
-            max(map(int, stride))
-            if isinstance(stride, (list, tuple)) and stride
-            else stride
-            if isinstance(stride, int)
-            else 1
-        )
+        said = self.said.get('stride')
+        strides = said if isinstance(said, (list, tuple)) else (said,)
+        return max((_number(stride) or 1 for stride in strides), default=1)
 
     @property
     def task(self) -> str:
@@ -308,6 +301,13 @@ def _parsed(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
+
+
+def _number(value: object) -> int | None:
+    """Return a size in metadata; ``None`` if *value* is no whole number above 0."""
+    if isinstance(value, (int, float)) and 1 <= value < 1 << 31 and value == int(value):
+        return int(value)
+    return None
 
 
 def contradiction(key: str, given: object, source: Path, said: object, advice: str) -> str:

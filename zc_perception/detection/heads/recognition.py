@@ -231,8 +231,9 @@ def cells_of(size: tuple[int, int]) -> list[int]:
 def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) -> HeadOptions:
     """Return the option for masks, keypoints or angles, as the model's task needs it."""
     task, keypoints = said.get('task'), said.get('kpt_shape')
-    if task == 'pose' and isinstance(keypoints, (list, tuple)) and len(keypoints) == 2:
-        return {'keypoints': list(map(int, keypoints))}
+    keypoints = keypoints if isinstance(keypoints, (list, tuple)) else ()
+    if task == 'pose' and len(keypoints) == 2 and all(isinstance(n, int) for n in keypoints):
+        return {'keypoints': list(keypoints)}
     if task == 'segment':
         sides = (
             [n for shape in grids[:1] for n in (shape[1], shape[3]) if n]
