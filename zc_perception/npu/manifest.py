@@ -1015,13 +1015,7 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
     width, height = (facts.axes.get(side) or network.get(side) for side in ('width', 'height'))
     size = (width, height) if width and height else None
     classes = len(_classes(part)) if 'classes' in values or 'classes_file' in values else 0
-    found = recognise(
-        [(output.name, output.shape) for output in facts.outputs],
-        size,
-        classes,
-        facts.said,
-        [tensor.name for tensor in facts.inputs],
-    )
+    found = _recognised(facts, size, classes)
     if not classes:
         count = f' for its {found.classes} classes' if found.classes else ''
         coco = "; for COCO's classes: classes_file: coco" if found.classes in (0, 80) else ''
@@ -1031,7 +1025,44 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
             f'{shipped_file("docs/models.md")})'
         )
     values['input'] = {**found.input, **network}
+    if found.head is None and not found.choices and 'head' not in values:
+        _check_count(part, facts, classes, _recognised(facts, size, 0))
     values['head'] = _settled(part, facts, found)
+
+
+def _recognised(facts: ModelFacts, size: tuple[int, int] | None, classes: int) -> Recognised:
+    return recognise(
+        [(output.name, output.shape) for output in facts.outputs],
+        size,
+        classes,
+        facts.said,
+        [tensor.name for tensor in facts.inputs],
+    )
+
+
+def _check_count(part: _Part, facts: ModelFacts, classes: int, found: Recognised) -> None:
+    """
+    Raise ConfigError if the outputs are known, but for another number of classes.
+
+    :param found: what the outputs are if the names of the classes are left out.
+    """
+    if found.head is None or not found.classes:
+        return
+    key = part.place('classes_file' if 'classes_file' in part.values else 'classes').key
+    where, advice = (
+        (
+            facts.source.name,
+            'export the model again, with one name for each class, or write a model.yaml with',
+        )
+        if facts.names
+        else (f"key '{key}'", 'write one name for each class, or')
+    )
+    raise ConfigError(
+        f'{part.path}: the number of names in {where} is {classes}, but with head: '
+        f'{found.head["kind"]} the outputs ({", ".join(map(str, facts.outputs))}) are for '
+        f'{found.classes} classes; {advice} a line head: … if a row has more than a box and '
+        'classes (masks, keypoints, oriented)'
+    )
 
 
 def _input_of(facts: ModelFacts, own: Values) -> dict[str, Any]:

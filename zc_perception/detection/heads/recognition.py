@@ -195,7 +195,7 @@ def _one_output(
         )
         if anchors and not extras and (not classes or width == 5 + classes):
             return Recognised({'kind': 'yolov5'}, width - 5)
-        if count in cells and width == 5 + classes:
+        if count in cells and width == 5 + classes and not first:
             return Recognised(
                 None,
                 classes,
