@@ -140,6 +140,7 @@ ANGLES = padded(columns(centres(False), SCORES, LABELS, np.zeros(2)), 300)
 READ: dict[str, tuple[Any, ...]] = {
     'yolov8': (V8, ultralytics(3)),
     'end to end': (ROWS, ultralytics(2, end2end=True)),
+    'end to end, before 8.4': (ROWS, ultralytics(2)),
     'with suppression': (ROWS, ultralytics(3, args={'nms': True})),
     'without metadata': (ROWS, {}, {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'input'}}),
     'keypoints': (POSES, ultralytics(2, end2end=True, task='pose', kpt_shape=[17, 3])),
@@ -272,6 +273,7 @@ def test_what_can_t_be_meant_is_refused_at_the_start(
     [
         ('yolov8', ultralytics(3), ('batch', 7, 'anchors')),
         ('rtdetr', ultralytics(3, head='RTDETRDecoder'), ('batch', 300, 'anchors')),
+        ('end to end', ultralytics(2), ('batch', 300, 'anchors')),
         ('yolov5', ultralytics(3), ('batch', 'anchors', 8)),
     ],
 )

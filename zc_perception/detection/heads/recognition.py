@@ -35,6 +35,7 @@ from zc_perception.detection.heads.spec import HeadSpec
 Output = tuple[str, tuple[int | None, ...]]
 HeadOptions = dict[str, Any]
 _USUAL = tuple(STRIDES.default)
+_CHOSEN = 300  # the number of rows of an export that removes duplicates itself
 _INPUT: HeadOptions = {'kind': 'boxes', 'coordinates': 'input', 'box_order': 'xyxy'}
 _RELATIVE: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'xyxy'}
 _CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'cxcywh'}
@@ -204,6 +205,10 @@ def _one_output(
                     'head: yolov5 (YOLOX exported with --decode_in_inference)',
                 ),
             )
+    # Ultralytics' releases before 8.4 don't write end2end; in these, YOLOv10 has such rows.
+    old = said.get('task') == 'detect' and 'stride' in said and 'end2end' not in said
+    if old and rows not in cells and (columns == 6 or (columns is None and rows == _CHOSEN)):
+        return Recognised(dict(_INPUT))
     if columns == 6:
         return Recognised(
             None,
