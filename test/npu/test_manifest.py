@@ -339,6 +339,14 @@ def test_a_variant_whose_file_is_elsewhere_waits_for_it(tmp_path: Path) -> None:
         assert re.search(rf"file' names '{name}',.*does not exist in ", said)
 
 
+def test_a_file_that_can_t_be_is_said_before_the_keys_that_it_would_give(tmp_path: Path) -> None:
+    assert "key 'file' names 'mine.onnx', which does not exist in" in refusal(
+        tmp_path, 'file: mine.onnx'
+    )
+    (tmp_path / 'mine.pt').write_bytes(b'PK')
+    assert 'yolo export model=mine.pt format=onnx' in refusal(tmp_path, 'file: mine.pt')
+
+
 def test_a_file_and_what_is_in_it_are_not_another_engine_s(tmp_path: Path) -> None:
     said = refusal(tmp_path, {**GOOD, 'variants': [{'engine': 'axruntime'}]})
     assert re.search(r"key 'variants\[0\]\.file' is missing; it.*file name", said)

@@ -145,6 +145,7 @@ _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
 _ANY_SIZE = 64
 _FEWEST_VALUES = 16
 _SHIPPED_CLASSES = ('coco',)
+_TORCH = ('.pt', '.pth')
 _TASKS = ('detect', 'segment', 'pose', 'obb')
 # Options of a head that follow from the model's outputs. A manifest may give them too, but must
 # not contradict the outputs.
@@ -614,7 +615,7 @@ def find_manifest(model: str) -> Path:
         if path.is_file() and (path.suffix.lower() in ('.yaml', '.yml') or _engine_of(path)):
             return path
         if path.is_file():
-            weights = path.name if path.suffix.lower() in ('.pt', '.pth') else 'its weights (.pt)'
+            weights = path.name if path.suffix.lower() in _TORCH else 'its weights (.pt)'
             kinds = ', '.join(files.removeprefix('*') for files, _ in _file_engines())
             raise ConfigError(
                 f"model '{model}' is neither a manifest nor a model that can be run ({kinds}); "
@@ -779,12 +780,14 @@ class _Part:
     A value that the variant lacks is inherited from the top level.
 
     :param index: the variant's index; ``None`` for the top level itself.
+    :ivar alone: whether the manifest has no other variant.
     """
 
     def __init__(self, path: Path, top: Values, own: Values | None, index: int | None) -> None:
         self.path = path
         self.own = top if own is None else own
         self._index = index
+        self.alone = own is None and 'variants' not in top
         replaced = (
             ('classes', 'classes_file')
             if 'classes' in self.own or 'classes_file' in self.own
@@ -830,6 +833,12 @@ def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
     # If the name is too long, or has characters that a file name can't have, no such file exists.
     with contextlib.suppress(OSError, ValueError):
         file = part.path.parent / local_path(name, part.place('file').key, f'{part.path}: key')
+        if file.is_file() and file.suffix.lower() in _TORCH:
+            raise ConfigError(
+                f"{part.path}: key '{part.place('file').key}' names '{name}', which has PyTorch's "
+                f'weights; export them (yolo export model={file.name} format=onnx) and name the '
+                'ONNX file'
+            )
         if file.is_file():
             return file, ''
     where = part.place('file')
@@ -1183,6 +1192,8 @@ def _manifest(part: _Part) -> ModelManifest:
             'leave the key out'
         )
     file, missing = _file(part, engine)
+    if missing and part.alone:
+        raise ConfigError(missing)
     facts = None if file is None else facts_of(file)
     if facts is not None:
         _complete(part, facts)
