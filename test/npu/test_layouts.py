@@ -283,6 +283,8 @@ def test_a_dynamic_model_has_the_size_that_it_was_exported_with_and_its_rows(
     outputs, image = READ[layout][0], (FLOAT, ('batch', 3, 'height', 'width'))
     open_sizes: Any = {'image': image, 'shapes': {next(iter(outputs)): shape}}
     assert len(found_by(model(outputs, metadata, None, **open_sizes))) == 2
+    with pytest.raises(ConfigError, match=r'width. is missing; .*model.yaml with file: mine.onnx'):
+        load_manifest(model(outputs, {**metadata, 'imgsz': ''}, None, **open_sizes))
     size = {'input': {'width': 320, 'height': 250}}
     with pytest.raises(ConfigError, match=r"'input.height' is 250, but.*are 224 and 256"):
         load_manifest(model(outputs, metadata, size, **open_sizes))

@@ -937,7 +937,14 @@ def _input(part: _Part, engine: EngineRules, file: Path | None) -> ModelInput:
     size = engine.input_size(given, file, place)
     for name in ('width', 'height'):
         if size is None and name not in given:
-            raise place.at(name).missing(INPUT.keys[name].rule.words)
+            words = INPUT.keys[name].rule.words
+            if file == part.path:  # the user gave no manifest
+                words += (
+                    f', and {file.name} names no size; write a model.yaml with file: '
+                    f'{file.name} and the size of the export, such as input: {{width: 640, '
+                    'height: 640}'
+                )
+            raise place.at(name).missing(words)
     width, height = size or (given['width'], given['height'])
     colour, (low, high) = values.pop('colour'), values.pop('range')
     if values['dtype'] == 'uint8' and not {'scale', 'range'} & given.keys():
