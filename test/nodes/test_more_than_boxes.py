@@ -98,7 +98,8 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
             node.start()
         run.eventually(lambda: recorder.recorder.statistics().messages > 3 and len(pictures) > 3)
         together = lambda: [m for m in masks if stamp_ns(m.header) in boxes]  # noqa: E731
-        run.eventually(lambda: len(boxes) > 3 and (len(masks) > 3 and together() or task != 'segment'))
+        run.eventually(lambda: len(boxes) > 3)
+        run.eventually(lambda: (len(masks) > 3 and together()) or task != 'segment')
         run.eventually(lambda: _shows(task, pictures[-1]), 'the overlay draws it')
         [box] = next(iter(boxes.values())).detections
         assert (box.bbox.size_x, box.bbox.size_y) == (2 * W, 2 * H) and box.id == '1'
