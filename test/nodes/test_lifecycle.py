@@ -51,6 +51,7 @@ from zc_perception.errors import ConfigError, ZcError
 from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.memory.pool import SlotState
 from zc_perception.nodes import components
+from zc_perception.nodes import inference as inference_module
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
@@ -70,6 +71,7 @@ def frames(node: Any) -> int:
 
 
 def captures() -> bool:
+    """Return whether a camera's thread is there; a node waits only 1.5 s for its end."""
     return any(thread.name == 'camera' for thread in threading.enumerate())
 
 
@@ -91,17 +93,17 @@ def test_without_autostart_a_node_waits_and_each_state_holds_what_it_should(run:
     before = held()
     assert run.change(node, CONFIGURE) and run.state(node) == 'inactive'
     assert transitions(run) == {'activate', 'cleanup', 'shutdown'}
-    assert len(node.camera.slots) == 8 and not captures() and frames(node) == 0
+    run.eventually(lambda: not captures(), 'no thread, nor one of an earlier test')
+    assert len(node.camera.slots) == 8 and frames(node) == 0
     assert held()[0] > before[0]
     for _ in range(2):
         assert run.change(node, ACTIVATE)
         run.grows(lambda: frames(node), 5)
         assert captures() and status(node, 'lifecycle').level is Level.OK
         assert run.change(node, DEACTIVATE)
+        off = 'the sensor is off, others may have the camera'
+        run.eventually(lambda: not captures() and node.supervisor.camera is None, off)
         published = frames(node)
-        assert not captures() and node.supervisor.camera is None, (
-            'the sensor is off, others may have the camera'
-        )
         time.sleep(0.1)
         assert frames(node) == published
     assert run.change(node, CLEANUP) and run.state(node) == 'unconfigured'
@@ -109,8 +111,9 @@ def test_without_autostart_a_node_waits_and_each_state_holds_what_it_should(run:
 
 
 def test_inference_loads_its_model_when_configured_and_holds_no_frame_while_inactive(
-    run: Managed,
+    run: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(inference_module, '_DRAIN_S', 60.0)
     capture = run.make(CaptureNode, SMALL)
     node = run.make(InferenceNode, {**HOG, 'autostart': False})
     capture.start()
@@ -343,8 +346,9 @@ def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(
         if gone == 'inference':
             capture = nodes['capture']
             run.grows(lambda of=capture: of.publisher.statistics().published, 5)
-            pool = capture.camera.pool_statistics()
-            assert not pool.holders.get('inference') and pool.quotas == {}
+            pool = capture.camera.pool_statistics
+            run.eventually(lambda of=pool: not of().holders.get('inference'))
+            assert pool().quotas == {}
             values = status(capture, 'negotiation').values
             assert 'participant onnx accelerator' not in values
         else:
@@ -374,7 +378,9 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
         pool = nodes[1].camera.pool
         for node in nodes:
             run.drop(node)
-        assert not pool.statistics().states.get(SlotState.LEASED) and not pool.statistics().holders
+        # A node doesn't wait for ever for its threads.
+        run.eventually(lambda: not pool.statistics().states.get(SlotState.LEASED))
+        run.eventually(lambda: not pool.statistics().holders)
 
     cycle()
     before = held()
