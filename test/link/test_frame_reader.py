@@ -509,15 +509,22 @@ def subscribe(here: Ros) -> Callable[..., FrameSubscription]:
 Subscribe = Callable[..., FrameSubscription]
 
 
+def waits(source: Camera, subscription: FrameSubscription) -> bool:
+    """Return whether the camera's newest frame waits for the subscription; messages take time."""
+    waiting = list(subscription.queue._entries)
+    return source.way != 'ros_message' or bool(waiting and number_of(waiting[-1]) == source.number)
+
+
 def test_no_more_is_held_than_was_asked_for_and_it_goes_on_with_the_newest(
     camera: Cameras, subscribe: Subscribe
 ) -> None:
     source, kept = camera(), []
-    subscribe('greedy', lambda frame: kept.append(frame.keep()), source, held=2)
+    greedy = subscribe('greedy', lambda frame: kept.append(frame.keep()), source, held=2)
     assert publishing(source, lambda: len(kept) == 2)
     for _ in range(20):
         source.publish()
         time.sleep(0.005)
+    until(lambda: waits(source, greedy), greedy.statistics)
     assert len(kept) == 2 and source.missed == 0
     newest = source.number
     kept.pop(0).release()
@@ -546,6 +553,7 @@ def test_who_takes_frames_from_the_queue_gets_no_more_either(
         source.publish()
         time.sleep(0.005)
         assert greedy.queue.get() is None
+    until(lambda: waits(source, greedy), greedy.statistics)
     began = time.monotonic()
     threading.Timer(0.2, kept.pop(0).release).start()
     frame = greedy.queue.get(120.0)
@@ -570,9 +578,10 @@ def test_a_full_window_is_told_with_the_frames_and_how_long(
     found = greedy.statistics()
     assert found.full_s >= 1.0 and found.in_hand[0][0] == sequence
     assert [(held, window) for _, held, window in source.peers()] == [(1, 1)]
+    released_at = time.monotonic()
     kept.pop().release()
     assert publishing(source, lambda: kept)
-    assert greedy.statistics().full_s < 1.0
+    assert greedy.statistics().full_s <= time.monotonic() - released_at
     kept.pop().release()
 
 
