@@ -23,7 +23,9 @@ import errno
 import os
 from pathlib import Path
 import random
+import resource
 import shutil
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -430,6 +432,59 @@ def test_a_file_in_which_nothing_ever_was_is_no_hindrance(
     assert len(played(replay(tmp_path / 'a'))) == 2
     assert len(by_rosbags(tmp_path / 'a')) == 3
     assert (tmp_path / 'a' / 'a_1.mcap').read_bytes() == content
+
+
+@pytest.mark.parametrize('size', [1 << 45, (1 << 63) + 1])
+def test_a_chunk_whose_length_is_damaged_costs_only_what_follows_it(
+    size: int, tmp_path: Path, make_pool: MakePool
+) -> None:
+    path = killed(tmp_path / 'a', make_pool(16, 8), 3)
+    damaged, at, chunks = bytearray(path.read_bytes()), 8, []
+    while at < len(damaged):
+        kind, length = struct.unpack_from('<BQ', damaged, at)
+        chunks += [at] if kind == 6 else []
+        at += 9 + length
+    struct.pack_into('<Q', damaged, chunks[2] + 9 + 16, size)
+    path.write_bytes(damaged)
+    assert len(played(replay(path.parent))) == 2 + 2
+    assert any('its 2 complete messages' in said for said in finish_recording(path.parent)[1])
+    assert len(by_rosbags(path.parent)) == 2 + 2 + 2
+
+
+def test_a_footer_that_names_a_place_behind_the_file_costs_only_this_file(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
+    record(tmp_path / 'a', make_pool(16, 8), 1)
+    damaged = bytearray((tmp_path / 'a' / 'a_0.mcap').read_bytes())
+    struct.pack_into('<Q', damaged, len(damaged) - 8 - 20, (1 << 63) - 1)
+    (tmp_path / 'a' / 'a_1.mcap').write_bytes(damaged)
+    parts, done = finish_recording(tmp_path / 'a')
+    assert [name for name, _ in parts] == ['a_0.mcap']
+    assert "a_1.mcap' can't be read: its summary has no statistics" in done[0]
+
+
+def test_a_file_of_metadata_that_is_no_text_is_written_anew(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
+    path = killed(tmp_path / 'a', make_pool(16, 8), 1)
+    (path.parent / 'metadata.yaml').write_bytes(b'\xff')
+    assert any('lists 2 files' in said for said in finish_recording(path.parent)[1])
+    assert len(by_rosbags(path.parent)) == 2 + 1 + 2
+
+
+def test_a_file_whose_end_has_no_room_is_not_called_finished(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
+    path = killed(tmp_path / 'a', make_pool(16, 8), 3)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match="can't be finished: File too large; make room"):
+            finish_recording(path.parent)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert any('its 3 complete messages' in said for said in finish_recording(path.parent)[1])
+    assert len(by_rosbags(path.parent)) == 2 + 3 + 2
 
 
 def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, make_pool: MakePool) -> None:

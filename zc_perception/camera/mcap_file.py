@@ -360,10 +360,12 @@ def finish_file(path: Path, contents: Contents, described: str) -> None:
     :param described: from :func:`describe_alone`.
     :raises OSError: the file can't be written.
     """
-    with path.open('r+b', buffering=0) as file:
+    # Buffered, because a write without a buffer may write only a part, without an error.
+    with path.open('r+b') as file:
         file.truncate(contents.end)
         file.seek(contents.end)
         file.write(contents.tail(described))
+        file.flush()
         os.fsync(file.fileno())
     contents.finished = True
 
@@ -406,6 +408,8 @@ def _next_record(file: BinaryIO, at: int, size: int) -> tuple[int, bytes, int]:
     Of a chunk, only the content before its messages is returned. Kind 0: there is no whole record
     at offset *at*.
     """
+    if at + _RECORD.size > size:
+        return 0, b'', at
     file.seek(at)
     head = file.read(_RECORD.size)
     if len(head) < _RECORD.size:
@@ -463,8 +467,9 @@ def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
     """
     Read an unfinished file record by record; add to *contents* each whole chunk with its indexes.
 
-    For the chunks of the last seconds, also compare the checksums: after a power cut, the file's
-    length may include blocks whose data never reached the disk.
+    The chunks from a damaged one on are left out. For those of the last seconds, also compare the
+    checksums: after a power cut, the file's length may include blocks whose data never reached the
+    disk.
     """
     schemas: dict[int, tuple[str, str]] = {}
     chunks: list[tuple[bytes, int, int, list[bytes]]] = []
@@ -484,6 +489,8 @@ def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
     last_ns = max((_CHUNK_HEAD.unpack(head)[1] for head, *_ in chunks), default=0)
     for number, (head, at, length, indexes) in enumerate(chunks):
         _, until_ns, content_bytes, crc, *_ = _CHUNK_HEAD.unpack(head)
+        if content_bytes != length - _RECORD.size - _CHUNK_HEAD.size:
+            break
         if until_ns >= last_ns - _UNSURE_NS:
             file.seek(at + _RECORD.size + _CHUNK_HEAD.size)
             content = file.read(content_bytes)
@@ -616,9 +623,10 @@ def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str
                     f'{contents.messages} complete messages'
                 )
         ours = all(contents.library == LIBRARY for _, contents in parts)
-        there = metadata.read_text() if metadata.exists() else ''
-        if parts and (not there or (ours and there != describe(parts))):
-            write_whole(metadata, describe(parts))
+        there = metadata.read_bytes() if metadata.exists() else b''
+        listed = describe(parts).encode()
+        if parts and (not there or (ours and there != listed)):
+            write_whole(metadata, listed)
             said.append(f"'{metadata}' lists {len(parts)} files")
     except OSError as error:
         raise ConfigError(
