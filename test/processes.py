@@ -51,7 +51,7 @@ def ready(*words: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def ran(
-    *words: object, timeout: float = 300.0, check: bool = False, **options: Any
+    *words: object, timeout: float = 600.0, check: bool = False, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, and return its output."""
     return subprocess.run(

@@ -266,7 +266,6 @@ def has_commands(page: Path) -> bool:
     return any(not command.left_out for block in blocks for command in block.commands)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize('page', filter(has_commands, page_commands.PAGES), ids=name)
 def test_the_commands_of_a_page_run(
     page: Path, tree: Path, free_domain: int, tmp_path: Path

@@ -152,7 +152,7 @@ class KilledCamera:
 
 
 @pytest.mark.parametrize('life_s', [0.2, pytest.param(10.0, marks=pytest.mark.long)])
-@pytest.mark.timeout(3600 if LONG else 300)
+@pytest.mark.timeout(3600 if LONG else 900)
 def test_whoever_lives_is_linked_and_nothing_is_left_of_the_dead(
     here: Ros, free_domain: int, tmp_path: Path, life_s: float
 ) -> None:

@@ -799,7 +799,7 @@ AFTERWARDS = 40
 """Frames after all users have ended: a camera finds what was forgotten when it needs a slot."""
 
 
-@pytest.mark.timeout(1800 if LONG else 300)
+@pytest.mark.timeout(1800 if LONG else 900)
 @pytest.mark.parametrize('seed', SEEDS)
 @pytest.mark.parametrize('way', WAYS)
 def test_users_who_do_what_they_like(
