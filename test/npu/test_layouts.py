@@ -246,7 +246,7 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
          'names in mine.onnx is 2, but with head: yolov8 .*are for 3 .*; export the model again'),
         (EIGHTY, {}, THREE, "names in key 'classes' is 3, but .*are for 80 .*; write one name"),
         (OBJECTS, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
-        (OBJECTS, {}, THREE, 'head: yolox .* or head: yolov5 .YOLOX exported'),
+        (OBJECTS, {}, THREE, r'head: yolox and input: {colour: bgr, .* or head: yolov5 \(YOLOv6'),
         ({'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)}, {},
          THREE, 'softmax that its scores need'),
         ({'output0': logits(V8['output0'])}, {}, {**THREE, 'head': 'yolov8'}, 'these are logits'),
@@ -337,8 +337,10 @@ def _levels(per_level: tuple[int, ...]) -> Arrays:
 def test_raw_levels_are_known_by_their_channels(
     channels: tuple[int, ...], kind: str, reg_max: int, model: Callable[..., str]
 ) -> None:
-    head = load_manifest(model(_levels(channels), {}, THREE)).head
+    manifest = load_manifest(model(_levels(channels), {}, THREE))
+    head, network = manifest.head, manifest.input
     assert head.kind == kind and head.options.get('reg_max', 0) == reg_max
+    assert (network.bgr, network.high) == ((True, 255) if kind == 'yolox' else (False, 1))
 
 
 @pytest.mark.parametrize('reg_max', [1, 16])

@@ -42,9 +42,12 @@ _CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order'
 _TENSORFLOW: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'yxyx'}
 _YOLO_NAS: HeadOptions = {**_INPUT, 'suppressed': False}
 # Values of a manifest's key ``input``. Transformer networks, such as RT-DETR, were trained on
-# stretched pictures. The pictures for RF-DETR also had colours normalised as for ImageNet.
+# stretched pictures. The pictures for RF-DETR also had colours normalised as for ImageNet. YOLOX
+# was trained on OpenCV's pictures as they are.
 _STRETCHED: HeadOptions = {'resize': 'stretch'}
+_YOLOX: HeadOptions = {'colour': 'bgr', 'range': [0, 255]}
 _IMAGENET = {**_STRETCHED, 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
+_YOLOX_LINE = 'input: {colour: bgr, range: [0, 255]}'
 # The columns of OpenVINO's and Caffe's SSDs, whose output is 1x1xnx7.
 _DETECTION_OUTPUT: HeadOptions = {
     **_RELATIVE,
@@ -201,8 +204,9 @@ def _one_output(
                 None,
                 classes,
                 (
-                    'head: yolox (as YOLOX exports it)',
-                    'head: yolov5 (YOLOX exported with --decode_in_inference)',
+                    f'head: yolox and {_YOLOX_LINE} (as YOLOX exports it)',
+                    f'head: yolov5 and {_YOLOX_LINE} (YOLOX exported with --decode_in_inference)',
+                    'head: yolov5 (YOLOv6)',
                 ),
             )
     # Ultralytics' releases before 8.4 don't write end2end; in these, YOLOv10 has such rows.
@@ -370,7 +374,7 @@ def _of_channels(levels: Sequence[list[int]], classes: int, extras: HeadOptions)
             return Recognised()
         return replace(found, head={**found.head, **extras})
     if len(channels) == 3 and channels[:2] in ([1, 4], [1, classes]) and 4 in channels:
-        return Recognised({'kind': 'yolox'}, classes)
+        return Recognised({'kind': 'yolox'}, classes, input=_YOLOX)
     if len(channels) == 2:
         left = (
             [n for n in channels if n != classes]
@@ -385,7 +389,7 @@ def _of_channels(levels: Sequence[list[int]], classes: int, extras: HeadOptions)
             if channels[0] == 4 * reg + classes:
                 return Recognised({'kind': kind, 'reg_max': reg}, classes)
         if channels[0] == 5 + classes:
-            return Recognised({'kind': 'yolox'}, classes)
+            return Recognised({'kind': 'yolox'}, classes, input=_YOLOX)
         if channels[0] == 3 * (5 + classes):
             return Recognised(None, classes, (_ANCHOR_OPTIONS,))
     return Recognised()
