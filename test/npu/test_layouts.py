@@ -162,6 +162,9 @@ READ: dict[str, tuple[Any, ...]] = {
     ),
     'rtdetr of transformers': (PADDED_LOGITS, {}, THREE),
     'yolov7': ({'output': columns(np.zeros(2), CORNERS, LABELS, SCORES)}, {}, TWO),
+    'yolo nas, flat': (
+        {'graph2_flat_predictions': columns(np.zeros(2), CORNERS, SCORES, LABELS)}, {}, TWO,
+    ),
     'efficient nms': (
         _nms(CORNERS, ('num_dets', 'det_boxes', 'det_scores', 'det_classes')), {}, TWO,
     ),

@@ -167,7 +167,9 @@ def _one_output(
 ) -> Recognised:
     shape = output[1]
     if len(shape) == 2 and shape[1] == 7 and not extras:
-        return Recognised({**_INPUT, 'columns': ['image box class score']})
+        # YOLO-NAS has the score first, YOLOv7 the class.
+        last = 'score class' if 'flat_predictions' in output[0] else 'class score'
+        return Recognised({**_INPUT, 'columns': [f'image box {last}']})
     if len(shape) not in (2, 3):
         return Recognised()
     rows, columns = shape[-2:]
