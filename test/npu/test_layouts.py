@@ -228,6 +228,7 @@ STEPS = np.round(np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200
 
 OPEN_ROWS = {'kind': 'boxes', 'coordinates': 'input'}
 HALVES = ROWS['output0'] + np.float32([0, 0, 0, 0, 0, 0.5])
+FRACTIONS = V8['output0'] / np.float32([[320], [256], [320], [256], [1], [1], [1]])
 NOT_DETECTION = {'output0': np.zeros((1, 3), np.float32)}
 EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
 
@@ -241,6 +242,7 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
         (CENTRED, {}, RELATIVE, 'which have no area with box_order: xyxy'),
         ({'output0': table(CORNERS / 320)}, {}, {**TWO, 'head': 'boxes'}, 'these look relative'),
         (ROWS, {}, RELATIVE, 'these look like pixels'),
+        ({'output0': FRACTIONS}, ultralytics(3), None, 'boxes in fractions of the input, as Ten'),
         (V8, ultralytics(3), TWO,
          'is 2 names .*, but mine.onnx says 3 names .*; leave classes out'),
         (V8, ultralytics(3), {'input': {'width': 640, 'height': 256}},

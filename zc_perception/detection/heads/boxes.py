@@ -37,6 +37,7 @@ from zc_perception.detection.heads.levels import (
     input_size,
     readable,
     ReadyFor,
+    UNIT,
     without_prototypes,
 )
 from zc_perception.detection.heads.score_filter import (
@@ -388,7 +389,7 @@ class Boxes(Head):
                 f'boxes such as {_numbers(four[:, 0])} with coordinates: relative: these '
                 'look like pixels (coordinates: input)'
             )
-        if not small and high <= _UNIT:
+        if not small and high <= UNIT:
             return (
                 f'boxes such as {_numbers(four[:, 0])} with coordinates: '
                 f'{self._spec.coordinates}: these look relative (coordinates: relative)'
@@ -403,10 +404,8 @@ class Boxes(Head):
         return ''
 
 
-# Limits for the check that a model's boxes are in the expected unit. A real box never extends
-# beyond _FAR times the input's size. If no coordinate of any box is above _UNIT, the boxes aren't
-# in pixels.
-_FAR, _UNIT = 8.0, 2.0
+# A real box never extends beyond this many times the input's size.
+_FAR = 8.0
 
 
 def _numbers(box: NDArray[np.float32]) -> str:

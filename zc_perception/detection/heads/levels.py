@@ -490,6 +490,24 @@ def negative_sizes(boxes: NDArray[np.float32]) -> str:
     )
 
 
+# If no number of any box is above this, the boxes aren't in pixels.
+UNIT = 2.0
+
+
+def in_fractions(boxes: NDArray[np.float32]) -> str:
+    """
+    Explain why boxes (4, n), centre and size, can't be in pixels: no number is large enough.
+
+    Return an empty text if the boxes may be in pixels, or if there are none.
+    """
+    if not boxes.any() or not np.abs(boxes).max() <= UNIT:
+        return ''
+    return (
+        "boxes in fractions of the input, as TensorFlow's exports have them: export the model to "
+        'ONNX directly, with boxes in pixels'
+    )
+
+
 def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
     """Return the model's input size; raise AcceleratorError if the letterbox has another one."""
     size = (box.input_width, box.input_height)

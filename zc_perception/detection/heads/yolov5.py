@@ -31,6 +31,7 @@ from zc_perception.detection.heads.levels import (
     check_strides,
     Grids,
     grids_for,
+    in_fractions,
     is_decoded,
     negative_sizes,
     ObjectRows,
@@ -139,7 +140,7 @@ class _Decoded:
 
     def objection(self, tensor: RawTensor, box: Letterbox, score: float) -> str:
         reason, boxes = self._rows.objection(tensor, box, self._strides, score, _MOST_ANCHORS)
-        return reason or negative_sizes(boxes)
+        return reason or negative_sizes(boxes) or in_fractions(boxes)
 
 
 class _Levels:

@@ -44,6 +44,7 @@ from zc_perception.detection.heads.levels import (
     check_strides,
     Grids,
     grids_for,
+    in_fractions,
     is_decoded,
     negative_sizes,
     readable,
@@ -323,6 +324,7 @@ class _Decoded:
             or out_of_reach(outputs[0], score, self._sigmoid, has_boxes=True)
             or logits(rows[:, self._classes], self._sigmoid)
             or negative_sizes(rows[:, :4].T)
+            or in_fractions(rows[:, :4].T)
         )
 
 
