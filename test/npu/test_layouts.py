@@ -435,10 +435,12 @@ def test_a_network_s_name_leads_to_its_head(written: str, model: Callable[..., s
 def test_zc_model_prints_a_manifest_that_says_the_same(
     model: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = model(*READ['rtdetr'])
+    outputs, said = READ['rtdetr']
+    path = model(outputs, {**said, 'comment': 'a\nb: c\x1b[31m'})
     assert main([path]) == 0
     printed = capsys.readouterr().out
-    for words in ("# output 'output0' 1x300x6 float32", 'says head: RTDETRDecoder'):
+    escaped = r'says comment: a\nb: c\x1b[31m'
+    for words in ("# output 'output0' 1x300x6 float32", 'says head: RTDETRDecoder', escaped):
         assert words in printed
     (tmp_path / 'again.yaml').write_text(printed)
     again, first = load_manifest(str(tmp_path / 'again.yaml')), load_manifest(path)

@@ -65,6 +65,7 @@ def _parser() -> OptionParser:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from zc_perception.errors import printable
     from zc_perception.memory.ledger import CopyLedger
     from zc_perception.npu.manifest import find_manifest, load_manifest
     from zc_perception.npu.model_file import facts_of
@@ -74,10 +75,10 @@ def _run(options: argparse.Namespace) -> int:
     if path.suffix.lower() not in ('.yaml', '.yml'):
         facts = facts_of(path)
         for name, value in facts.said.items():
-            _say(f'# {path.name} says {name}: {value!s:.200}')
+            _say(printable(f'# {path.name} says {name}: {value!s:.200}'))
         for what, tensors in (('input', facts.inputs), ('output', facts.outputs)):
             for tensor in tensors:
-                _say(f'# {what} {tensor} {tensor.dtype}')
+                _say(printable(f'# {what} {tensor} {tensor.dtype}'))
     manifest = load_manifest(options.model)
     selected = open_accelerator(options.accelerator, manifest, {}, CopyLedger())
     try:
