@@ -196,11 +196,14 @@ def catches_sigterm(pid: int) -> bool:
     ('program', 'number'), [('perception', signal.SIGINT), ('component_container', signal.SIGTERM)]
 )
 def test_as_soon_as_python_runs_our_code(
-    program: str, number: signal.Signals, free_domain: int
+    program: str, number: signal.Signals, free_domain: int, tmp_path: Path
 ) -> None:
+    # The program imports this with its handlers set, and waits in it for the signal.
+    (tmp_path / 'argparse.py').write_text('import time\ntime.sleep(600)\n')
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get('PYTHONPATH')])])
     running = subprocess.Popen(
         [str(BIN / program)],
-        env=environment(free_domain),
+        env={**environment(free_domain), 'PYTHONPATH': path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -271,11 +274,19 @@ def test_a_terminal_that_closes_ends_a_program_in_order_but_not_under_nohup(
 # ``zc_demo`` as ``make demo`` runs it, only shorter.
 #: Frames whose tensor is made but whose detections aren't published when the demo ends.
 IN_FLIGHT = 4
+# On a busy machine, the picture comes later than 5 s after the last frame.
+_PATIENT_DEMO = """
+import sys
+from zc_perception.nodes import demo, demo_run
+demo_run._DRAIN_S = 60.0
+sys.exit(demo.main())
+"""
 
 
 def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: int) -> None:
     args = ['--frames', '60', '--seed', '3', '--framerate', '15', '--out', str(tmp_path)]
-    done = run('zc_demo', args, free_domain)
+    words = [sys.executable, '-c', _PATIENT_DEMO, *args]
+    done = warm_start.run(words, env=environment(free_domain), timeout=200)
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / 'summary.json').read_text())
     assert set(summary) >= {'dropped', 'fps', 'heap'}
@@ -284,7 +295,9 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
     assert set(summary['latency_ms']) == set(StageLatencies.STAGES)
     assert all(0 <= stage['p50'] <= stage['p99'] for stage in summary['latency_ms'].values())
     copies = summary['pixel_copies_per_frame']
-    assert copies['draw'] == 1 and 'to_ros' not in copies and 'from_ros' not in copies
+    assert 'to_ros' not in copies and 'from_ros' not in copies
+    # The frame that is drawn when the demo ends isn't captured yet.
+    assert 0 <= round(copies['draw'] * summary['captured']) - summary['captured'] <= 1
     # A slow machine's inference takes fewer frames than the camera makes: one tensor for each.
     tensors = round(copies['tensor'] * summary['captured'])
     assert summary['frames'] <= tensors <= summary['frames'] + IN_FLIGHT
@@ -420,7 +433,8 @@ def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_
 def service(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     """Set the environment so that the next program runs as a service."""
     monkeypatch.setenv('NOTIFY_SOCKET', systemd.address)
-    monkeypatch.setenv('WATCHDOG_USEC', '600000')
+    # A socket keeps ten messages, and loses further ones; a third of this time is between two.
+    monkeypatch.setenv('WATCHDOG_USEC', '1500000')
     # As under ros2 launch, whose child the program is.
     monkeypatch.setenv('WATCHDOG_PID', str(os.getpid()))
     return systemd

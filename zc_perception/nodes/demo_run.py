@@ -204,9 +204,10 @@ def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
 
 def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dict[str, Any]:
     """Return the content of ``summary.json``; other programs rely on its keys."""
-    camera = graph.capture.camera.statistics()
+    # At once after one another, because frames go on.
+    camera, processed = graph.capture.camera.statistics(), graph.inference.processed
+    copies = graph.ledger.entries()
     link = graph.inference.subscription.statistics()
-    processed = graph.inference.processed
     return {
         'frames': processed,
         'detections': graph.inference.detected,
@@ -218,7 +219,7 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dic
         'latency_ms': latencies_of(graph),
         'pixel_copies_per_frame': {
             reason: round(entry.count / max(1, camera.captured), 3)
-            for reason, entry in sorted(graph.ledger.entries().items())
+            for reason, entry in sorted(copies.items())
         },
         'boxes_iou_min': watcher.boxes_iou_min,
         'captured': camera.captured,
