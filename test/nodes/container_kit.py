@@ -234,6 +234,8 @@ class Container(Program):
 
     :param folder: the folder that :func:`install` returned.
     :param cold: start a new interpreter, as a user does, instead of forking a prepared one.
+    :param unload_s: how long the end waits for components, unless *cold*; a user's container waits
+        only 1.2 s, in which a busy machine may unload none.
     """
 
     def __init__(
@@ -243,9 +245,12 @@ class Container(Program):
         *args: str,
         program: str = 'component_container',
         cold: bool = False,
+        unload_s: float = 60.0,
     ) -> None:
         code = (
-            f'import sys; from zc_perception.nodes.main import {program} as main; sys.exit(main())'
+            'import sys; from zc_perception.nodes import container; '
+            f'container._UNLOAD_S = {unload_s}; '
+            f'from zc_perception.nodes.main import {program} as main; sys.exit(main())'
         )
         path = os.pathsep.join([str(folder), str(TEST_FOLDER), os.environ.get('PYTHONPATH', '')])
         sockets = folder / 'sockets'

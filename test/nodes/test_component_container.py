@@ -294,9 +294,9 @@ def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with ExitStack() as stack:
 
         def begin(
-            *args: str, name: str = '/ComponentManager', program: str = 'component_container'
+            *args: str, name: str = '/ComponentManager', **options: Any
         ) -> tuple[Container, Client]:
-            container = Container(folder, free_domain, *args, program=program)
+            container = Container(folder, free_domain, *args, **options)
             stack.enter_context(container)
             return container, stack.enter_context(Client(free_domain, name))
 
@@ -439,7 +439,8 @@ def test_cycles_leave_no_descriptor_no_thread_and_no_memory(start: Start) -> Non
 def test_a_signal_ends_it_with_components_and_a_load_under_way(
     start: Start, tmp_path: Path
 ) -> None:
-    container, zoo = start('--ros-args', '-p', 'thread_num:=3', program='component_container_mt')
+    threads = '--ros-args', '-p', 'thread_num:=3'
+    container, zoo = start(*threads, program='component_container_mt', unload_s=5.0)
     assert '3 thread(s) for components' in container.output
     for count in range(4):
         zoo.loaded('Ticking', node_name=f'n{count}')
