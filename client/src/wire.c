@@ -304,16 +304,20 @@ bool wire_parse_release(const uint8_t *packet, struct wire_release *release, str
 }
 uint64_t wire_uid(const uint8_t *packet) { return get64(packet + 8); }
 
+static bool check_numbers(const zc_image *image, struct wire_fault *fault) {
+    CHECK(image->num_buffers >= 1 && image->num_buffers <= 4 && image->num_planes >= 1 && image->num_planes <= 4, "planes",
+          "BUFFERS: %u planes in %u buffers; both are 1 to 4", image->num_planes, image->num_buffers);
+    CHECK(image->kind == ZC_DMABUF || image->kind == ZC_MEMFD, "kind", "BUFFERS: kind %u is neither 1 nor 2", image->kind);
+    CHECK(image->matrix >= 1 && image->matrix <= 4 && image->range >= 1 && image->range <= 2 && image->transfer >= 1 && image->transfer <= 3, "colour",
+          "BUFFERS: matrix %u, range %u, transfer %u", image->matrix, image->range, image->transfer);
+    return true;
+}
 bool wire_parse_buffers(const uint8_t *packet, const int *fds, size_t num_fds, zc_image *image, struct wire_fault *fault) {
     *image = (zc_image){.width = get32(packet + 16), .height = get32(packet + 20), .fourcc = get32(packet + 24), .num_planes = get32(packet + 28),
                         .modifier = get64(packet + 32), .num_buffers = get32(packet + 40), .kind = get32(packet + 44), .matrix = packet[48],
                         .range = packet[49], .transfer = packet[50], .fds = {-1, -1, -1, -1}};
-    CHECK(image->num_buffers >= 1 && image->num_buffers <= 4 && image->num_planes >= 1 && image->num_planes <= 4, "planes",
-          "BUFFERS: %u planes in %u buffers; both are 1 to 4", image->num_planes, image->num_buffers);
+    if (!check_numbers(image, fault)) return false;
     CHECK(num_fds == image->num_buffers, "descriptors", "BUFFERS: %zu descriptors came with %u buffers", num_fds, image->num_buffers);
-    CHECK(image->kind == ZC_DMABUF || image->kind == ZC_MEMFD, "kind", "BUFFERS: kind %u is neither 1 nor 2", image->kind);
-    CHECK(image->matrix >= 1 && image->matrix <= 4 && image->range >= 1 && image->range <= 2 && image->transfer >= 1 && image->transfer <= 3, "colour",
-          "BUFFERS: matrix %u, range %u, transfer %u", image->matrix, image->range, image->transfer);
     CHECK(all_zero(packet + 51, 13), "reserved", "BUFFERS: reserved bytes are not 0");
     for (uint32_t i = 0; i < 4; i++) {
         const uint8_t *plane = packet + 64 + 24 * i;
@@ -436,6 +440,7 @@ static bool check_planes(const zc_image *image, const struct wire_hello *asked, 
 }
 bool wire_check_image(const zc_image *image, const struct wire_hello *asked, bool foreign, struct wire_fault *fault) {
     struct stat files[ZC_MAX_PLANES];
+    if (!check_numbers(image, fault)) return false; /* a producer's own image wasn't parsed */
     CHECK(asked->memory >> (image->kind - 1) & 1, "kind", "BUFFERS: memory that this consumer doesn't take");
     CHECK(wire_has_size(image), "image", "BUFFERS: format %s can't have %ux%u pixels", wire_fourcc(image->fourcc, (char[16]){0}), image->width,
           image->height);

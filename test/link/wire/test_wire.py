@@ -347,6 +347,30 @@ int main(int count, char **words) {
     zc_publisher_close(camera);
 }
 """
+# Leaves out one field of its images each time, or gives them too many buffers; prints the errors.
+FORGETFUL = r"""
+#include <stdio.h>
+#include "zc_client/zc_publisher.h"
+int main(void) {
+    zc_publisher *camera;
+    zc_publisher_options options = {.topic = "/image_raw", .heap = "memfd"};
+    if (zc_publisher_open(&options, &camera) != 0) return 1;
+    for (int i = 0; i < 5; i++) {
+        zc_image image, images[4];
+        void *memory;
+        if (zc_image_linear(&image, ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 2;
+        if ((image.fds[0] = zc_memfd("forgetful", image.buffer_size[0], &memory)) < 0) return 3;
+        if (i != 0) image.kind = ZC_MEMFD;
+        if (i != 1) image.matrix = ZC_BT709;
+        if (i != 2) image.range = ZC_LIMITED;
+        if (i != 3) image.transfer = ZC_TRANSFER_BT709;
+        if (i == 4) image.num_buffers = 5;
+        for (int k = 0; k < 4; k++) images[k] = image;
+        puts(zc_publisher_set_buffers(camera, images, 4) != 0 ? zc_error() : "taken");
+    }
+    zc_publisher_close(camera);
+}
+"""
 # Publishes nothing; after a line of input it has no descriptor left for one to two seconds, and
 # prints how often zc_publisher_step() returned meanwhile.
 STARVED = r"""
@@ -779,6 +803,17 @@ def test_fewer_buffers_than_consumers_were_promised_are_refused(
     assert done.returncode == 0 and [said[0], *said[3:]] == ['taken'] * 3, done
     assert 'there are 5 buffers; give 6 at least, as before' in said[1]
     assert 'there are 3 buffers; give 4 to 256' in said[2]
+
+
+def test_buffers_that_every_consumer_would_refuse_are_refused(
+    tmp_path: Path, folder: Path
+) -> None:
+    program, here = compiled(tmp_path, FORGETFUL), {'ZC_RUNTIME_DIR': str(folder)}
+    done = subprocess.run(
+        [program], capture_output=True, text=True, env=os.environ | here, check=False
+    )
+    said = [line.rpartition('(')[2] for line in done.stdout.splitlines()]
+    assert said == [f"rule '{rule}')" for rule in ('kind', *['colour'] * 3, 'planes')], done
 
 
 def test_a_layout_has_a_size_that_its_format_can_have(tmp_path: Path) -> None:
