@@ -396,9 +396,10 @@ static int write_announcement(zc_publisher *publisher) {
         snprintf(name, sizeof name, "%s/.starting-%08x", publisher->folder, number);
         snprintf(path, sizeof path, "%s.announcement", publisher->base);
         const int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        const bool written = fd >= 0 && write(fd, file, strlen(file)) == (ssize_t)strlen(file);
+        const ssize_t written = fd >= 0 ? write(fd, file, strlen(file)) : -1;
         if (fd >= 0) close(fd);
-        if (!written || rename(name, path) != 0) {
+        if (written >= 0 && written < (ssize_t)strlen(file)) errno = ENOSPC; /* a write of a part sets no error */
+        if (written != (ssize_t)strlen(file) || rename(name, path) != 0) {
             error = transport_fail(-errno, "'%s' can't be written: %s", path, strerror(errno));
             unlink(name);
         }

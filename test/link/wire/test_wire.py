@@ -331,7 +331,7 @@ RESIZER = r"""
 int main(int count, char **words) {
     zc_publisher *camera;
     zc_publisher_options options = {.topic = "/image_raw", .heap = "memfd"};
-    if (zc_publisher_open(&options, &camera) != 0) return 1;
+    if (zc_publisher_open(&options, &camera) != 0) return puts(zc_error()), 1;
     for (int i = 1; i < count; i++) {
         zc_image images[16];
         void *memory;
@@ -814,6 +814,21 @@ def test_buffers_that_every_consumer_would_refuse_are_refused(
     )
     said = [line.rpartition('(')[2] for line in done.stdout.splitlines()]
     assert said == [f"rule '{rule}')" for rule in ('kind', *['colour'] * 3, 'planes')], done
+
+
+def test_an_announcement_that_has_no_room_is_an_error_and_leaves_nothing(
+    tmp_path: Path, folder: Path
+) -> None:
+    program, here = compiled(tmp_path, RESIZER), {'ZC_RUNTIME_DIR': str(folder)}
+    done = subprocess.run(
+        ['prlimit', '--fsize=100', program],
+        capture_output=True,
+        text=True,
+        env=os.environ | here,
+        check=False,
+    )
+    assert "announcement' can't be written: No space left on device" in done.stdout, done
+    assert done.returncode == 1 and not list(folder.iterdir())
 
 
 def test_a_layout_has_a_size_that_its_format_can_have(tmp_path: Path) -> None:
