@@ -154,6 +154,8 @@ static void end_rests(zc_publisher *publisher, bool all) {
             continue;
         }
         *link = rest->next;
+        /* Closing alone doesn't end the watch: the consumer may still have the fence open, which then would stay readable. */
+        if (rest->fence >= 0) epoll_ctl(publisher->poller, EPOLL_CTL_DEL, rest->fence, NULL);
         transport_close(&rest->fence);
         free_slot(publisher, rest->slot);
         free(rest);

@@ -410,6 +410,61 @@ int main(void) {
     for (;;) zc_publisher_step(camera, -1);
 }
 """
+# Releases a frame with a fence (an eventfd), which it keeps after it has signalled. Prints how
+# often zc_publisher_step() returned in the half second after that.
+KEEPER = r"""
+#include <linux/sync_file.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include "zc_client/zc_publisher.h"
+int __wrap_ioctl(int fd, unsigned long request, struct sync_file_info *info) {
+    struct pollfd fence = {.fd = fd, .events = POLLIN};
+    if (request != SYNC_IOC_FILE_INFO) return -1;
+    info->status = poll(&fence, 1, 0);
+    return 0;
+}
+int main(void) {
+    zc_publisher *camera;
+    zc_client *reader;
+    zc_frame *frame = NULL;
+    zc_image image, images[4];
+    void *memory;
+    int slot;
+    if (zc_publisher_open(&(zc_publisher_options){.topic = "/x", .heap = "memfd"}, &camera) != 0 ||
+        zc_image_linear(&image, ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 1;
+    image.kind = ZC_MEMFD, image.matrix = image.range = image.transfer = 1;
+    image.fds[0] = zc_memfd("keeper", image.buffer_size[0], &memory);
+    for (int k = 0; k < 4; k++) images[k] = image;
+    if (zc_publisher_set_buffers(camera, images, 4) != 0) return 2;
+    if (zc_client_open(&(zc_client_options){.topic = "/x"}, &reader) != 0) return 3;
+    while (zc_client_next(reader, 0, &frame) == 0) {
+        zc_publisher_step(camera, 10);
+        zc_consumer one;
+        if (zc_publisher_consumers(camera, &one, 1) == 0 || !one.served) continue;
+        if ((slot = zc_publisher_free_slot(camera)) < 0) continue;
+        zc_publisher_publish(camera, (unsigned)slot, &(zc_frame_info){.sequence = 1}, -1);
+    }
+    const int fence = eventfd(0, EFD_CLOEXEC);
+    if (zc_frame_release(frame, fence) != 0) return 4;
+    zc_publisher_step(camera, -1);
+    eventfd_write(fence, 1);
+    for (int count = 0; count < 50; count++) zc_publisher_step(camera, 10);
+    while (zc_publisher_free_slot(camera) >= 0) continue;
+    struct timespec now, then;
+    clock_gettime(CLOCK_MONOTONIC, &then);
+    int count = 0;
+    do {
+        zc_publisher_step(camera, -1);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        count++;
+    } while ((now.tv_sec - then.tv_sec) * 1000 + (now.tv_nsec - then.tv_nsec) / 1000000 < 500);
+    printf("%d\n", count);
+    zc_client_close(reader);
+    zc_publisher_close(camera);
+}
+"""
 # Prints for each format, size and alignment the first plane's stride and the size, or the error.
 LAYOUTS = r"""
 #include <stdio.h>
@@ -431,10 +486,10 @@ int main(int count, char **words) {
 TOPIC, RATE, SIZE = '/image_raw', 100, (64, 48)
 
 
-def compiled(folder: Path, text: str) -> Path:
+def compiled(folder: Path, text: str, *flags: str) -> Path:
     source = folder / 'program.c'
     source.write_text(text, encoding='utf-8')
-    return build(folder / 'program', source, flags=CHECKED)
+    return build(folder / 'program', source, flags=(*CHECKED, *flags))
 
 
 def fill(frame: Frame) -> list[int]:
@@ -814,6 +869,16 @@ def test_buffers_that_every_consumer_would_refuse_are_refused(
     )
     said = [line.rpartition('(')[2] for line in done.stdout.splitlines()]
     assert said == [f"rule '{rule}')" for rule in ('kind', *['colour'] * 3, 'planes')], done
+
+
+def test_a_fence_that_its_consumer_keeps_costs_the_producer_no_time(
+    tmp_path: Path, folder: Path
+) -> None:
+    program, here = compiled(tmp_path, KEEPER, '-Wl,--wrap=ioctl'), {'ZC_RUNTIME_DIR': str(folder)}
+    done = subprocess.run(
+        [program], capture_output=True, text=True, env=os.environ | here, check=False, timeout=60
+    )
+    assert done.returncode == 0 and int(done.stdout) < 100, done
 
 
 def test_an_announcement_that_has_no_room_is_an_error_and_leaves_nothing(
