@@ -223,6 +223,33 @@ def test_boxes_are_where_they_are(layout: str, model: Callable[..., str]) -> Non
     assert found.classes.tolist() == LABELS.tolist()
 
 
+_SIZES = dict.fromkeys(('im_shape', 'scale_factor'), (FLOAT, (1, 2)))
+
+
+@pytest.mark.parametrize(
+    ('outputs', 'inputs', 'shapes', 'words'),
+    [
+        ({'boxes': CORNERS, 'labels': LABELS, 'scores': SCORES}, IMAGES,
+         {'boxes': ('n', 4), 'labels': ('n',), 'scores': ('n',)}, '[box, class, score]'),
+        ({'nms.tmp_0': columns(LABELS, SCORES, CORNERS), 'nms.tmp_2': np.array([2])},
+         {**IMAGES, **_SIZES}, {'nms.tmp_0': ('n', 6)}, '[class score box, -]'),
+    ],
+    ids=['torchvision', 'paddle'],
+)  # fmt: skip
+def test_a_message_offers_a_head_that_reads_the_outputs(
+    outputs: Arrays, inputs: Any, shapes: Any, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / 'mine.onnx').write_bytes(constant(outputs, inputs, {}, shapes))
+    manifest = tmp_path / 'model.yaml'
+    manifest.write_text('file: mine.onnx\nclasses: [car, person]\n')
+    with pytest.raises(ConfigError) as caught:
+        load_manifest(str(tmp_path))
+    head = str(caught.value).partition('one of: ')[2].partition('}')[0] + '}'
+    assert words in head
+    manifest.write_text(f'{manifest.read_text()}{head}\n')
+    assert found_by(str(tmp_path)).classes.tolist() == LABELS.tolist()
+
+
 STEPS = np.round(np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200, 0) / 2.5)
 
 
@@ -250,6 +277,7 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
         (V8, ultralytics(2), None,
          'names in mine.onnx is 2, but with head: yolov8 .*are for 3 .*; export the model again'),
         (EIGHTY, {}, THREE, "names in key 'classes' is 3, but .*are for 80 .*; write one name"),
+        ({'output': np.zeros((1, 84, 9), np.float32)}, {}, TWO, 'otherwise export the model with'),
         (OBJECTS, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
         (OBJECTS, {}, THREE, r'head: yolox and input: {colour: bgr, .* or head: yolov5 \(YOLOv6'),
         ({'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)}, {},

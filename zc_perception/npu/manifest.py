@@ -1158,11 +1158,17 @@ def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
         if told is not None:
             return told
         outputs = ', '.join(map(str, facts.outputs)) or 'unknown until the model is loaded'
-        choices = ' or '.join(found.choices) or 'a line head: … that reads them'
+        name, page = facts.source.name, shipped_file('docs/models.md')
+        advice = (
+            f'write a model.yaml with file: {name} and one of: {" or ".join(found.choices)} (see '
+            f'{page})'
+            if found.choices
+            else f'if a head in {page} reads them, write it as head: … into a model.yaml with '
+            f'file: {name}, otherwise export the model with other outputs'
+        )
         raise ConfigError(
-            f"{part.path}: key 'head' is missing, and {facts.source.name} doesn't say how its "
-            f'outputs are read ({outputs}); write a model.yaml with file: {facts.source.name} and '
-            f'one of: {choices} (see {shipped_file("docs/models.md")})'
+            f"{part.path}: key 'head' is missing, and {name} doesn't say how its outputs are read "
+            f'({outputs}); {advice}'
         )
     own = {'kind': given} if isinstance(given, str) else dict(given)
     if told is None or own['kind'] not in HEADS.built_in:

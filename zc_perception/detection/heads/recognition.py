@@ -74,6 +74,11 @@ _ANCHOR_OPTIONS = (
     'head: {kind: yolov5, anchors: […]} with the anchors that the model was trained with'
 )
 
+_PADDLE = (
+    'head: {kind: boxes, columns: [class score box, -]} (PaddleDetection; infer_cfg.yml, which it '
+    'writes beside the model, has the mean and std for input: …)'
+)
+
 
 @dataclass(frozen=True)
 class Recognised:
@@ -121,6 +126,8 @@ def recognise(
         return _one_output(outputs[0], size, classes, said, extras)
     if len(outputs) == 1 and outputs[0][1][:2] == (1, 1) and outputs[0][1][3] == 7:
         return Recognised(dict(_DETECTION_OUTPUT), input=_STRETCHED)
+    if all(len(shape) == 5 for _, shape in outputs):
+        return Recognised(None, 0, (_ANCHOR_OPTIONS,))
     if all(len(shape) == 4 for _, shape in outputs):
         return _levels(outputs, size, classes, extras)
     return _several(outputs, size, classes, inputs)
@@ -257,7 +264,8 @@ def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) ->
 
 def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
     """Guess an output's contents by its name and shape: words of ``columns``; empty: unknown."""
-    inner = shape[1:] if len(shape) > 1 and shape[0] in (1, None) else shape
+    batch = len(shape) > 1 and shape[0] in (1, None) and shape != (None, 4)
+    inner = shape[1:] if batch else shape
     label = re.search('label|class|cls', name)
     if re.search('^raw_|multiclass_scores|anchor_indices', name):
         return '-'  # outputs of TensorFlow's models that no head reads
@@ -281,6 +289,8 @@ def _several(
 ) -> Recognised:
     words = [_word(name.lower(), shape, len(outputs) == 1) for name, shape in outputs]
     names = [name for name, _ in outputs] + list(inputs)
+    if 'scale_factor' in inputs and outputs[0][1][1:] == (6,):
+        return Recognised(None, classes, (_PADDLE,), _STRETCHED)
     for wanted, pattern, head, usual in _SEVERAL:
         if tuple(sorted(set(words) - {'-'})) == wanted and any(
             re.search(pattern, name) for name in names
@@ -307,7 +317,8 @@ def _several(
                     ('relative', ''),
                     ('relative', ', box_order: cxcywh, sigmoid: true'),
                 )
-            ),
+            )
+            + (('the same with background: 0 if class 0 is none',) if 'class' in words else ()),
         )
     return Recognised()
 
