@@ -229,6 +229,18 @@ def test_a_model_that_is_nowhere_is_refused_with_those_there_are(model: str) -> 
         find_manifest(model)
 
 
+def test_a_path_that_is_nowhere_is_shown_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for model, words in (
+        ('mine.onnx', f"known: there is no '{tmp_path}/mine.onnx'; use one of"),
+        ('https://example.org/mine.onnx', 'known: download it first; use one of'),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            find_manifest(model)
+
+
 def test_what_can_t_be_run_gets_advice(tmp_path: Path) -> None:
     for name in ('yolo11n.pt', 'yolo11n.engine'):
         (tmp_path / name).touch()

@@ -607,9 +607,13 @@ def find_manifest(model: str) -> Path:
     shipped = shipped_models()
     if model in shipped:
         return MODELS / model / 'model.yaml'
+    web = model.startswith(('http://', 'https://'))
+    nowhere = ': download it first' if web else ''
     # *model* may be too long for a path. Then it names no file: ignore the error.
     with contextlib.suppress(OSError, ValueError):
         path = Path(local_path(model, 'model'))
+        if not web and ('/' in model or path.suffix) and not path.exists():
+            nowhere = f": there is no '{path.absolute()}'"
         if model and path.is_dir():
             return _in_folder(path)
         if path.is_file() and (path.suffix.lower() in ('.yaml', '.yml') or _engine_of(path)):
@@ -623,7 +627,7 @@ def find_manifest(model: str) -> Path:
                 f'(see {shipped_file("docs/models.md")})'
             )
     raise ConfigError(
-        f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a "
+        f"model '{model}' is not known{nowhere}; use one of {', '.join(shipped)} or the path of a "
         f"model.yaml, of an ONNX file or of an exporter's folder{nearest(model, shipped)}"
     )
 
