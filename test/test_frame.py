@@ -421,13 +421,17 @@ def test_every_buffer_has_sync_at_both_ends_also_when_the_body_raises(
     frame.release()
 
 
-def test_pixels_are_seen_only_once_the_acquire_fence_has_signalled(make_frame: MakeFrame) -> None:
+def test_pixels_are_seen_only_once_the_acquire_fence_has_signalled(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fence = EventFence()
-    frame = make_frame(acquire_fence=fence)
+    frame, wait = make_frame(acquire_fence=fence), fence.wait
+    # The block waits for 1 s, in which the other thread may not run.
+    monkeypatch.setattr(fence, 'wait', lambda timeout_s: wait(60.0 * timeout_s))
     signaller = threading.Timer(0.03, fence.signal)
     signaller.start()
     with frame.map():
-        assert fence.wait(0.0)
+        assert wait(0.0)
     signaller.join()
     fence.close()
 
