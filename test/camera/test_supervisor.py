@@ -152,7 +152,7 @@ def bench_of() -> Iterator[MakeBench]:
 
     yield make
     for bench in made:
-        bench.supervisor.stop()
+        bench.supervisor.stop(WAIT_S)
         assert not any(camera.leased for camera in bench.cameras)
 
 
@@ -165,8 +165,8 @@ def test_frames_come_until_the_end_and_the_camera_is_closed_once(bench_of: MakeB
     bench.expect(1, 2, 3)
     assert bench.until(CameraState.ENDED).losses == 0
     assert bench.supervisor.finished
-    bench.supervisor.stop()
-    bench.supervisor.stop()
+    bench.supervisor.stop(WAIT_S)
+    bench.supervisor.stop(WAIT_S)
     assert camera.closed == 1
     assert bench.prepared == [camera]
 
@@ -183,8 +183,8 @@ def test_an_unplugged_camera_comes_back(bench_of: MakeBench) -> None:
     assert [c.attempts for c in conditions[1:4]] == [0, 1, 2]
     assert {c.losses for c in conditions[1:]} == {1} and conditions[1].reason == 'unplugged'
     assert conditions[1].retry_s < conditions[2].retry_s < conditions[3].retry_s
-    bench.supervisor.stop()
-    bench.supervisor.stop()
+    bench.supervisor.stop(WAIT_S)
+    bench.supervisor.stop(WAIT_S)
     assert bench.closed_before == [[0, 0], [1, 0]], (
         'who else uses the camera lets go once of each, while it is open'
     )
