@@ -24,7 +24,7 @@ import os
 from typing import Any
 
 from camera.camera_options import camera_options
-from camera.gstreamer_kit import capture_until_error, configure, inodes, next_frame
+from camera.gstreamer_kit import capture_until_error, configure, inodes, next_frame, WAIT_S
 import numpy as np
 import pytest
 
@@ -46,7 +46,7 @@ def value(name: str, library: str = LIBRARY) -> int:
 
 
 def opened(properties: dict[str, str] | None = None, **options: Any) -> ArgusCamera:
-    options = {'width': 322, 'height': 46, 'framerate': 200.0, **options}
+    options = {'width': 322, 'height': 46, 'framerate': 200.0, 'silent': WAIT_S, **options}
     if properties:
         words = ' '.join(f'{name}={text}' for name, text in properties.items())
         caps = 'video/x-raw(memory:NVMM),format=NV12,width=322,height=46,framerate=200/1'

@@ -39,6 +39,7 @@ from camera.gstreamer_kit import (
     SIZE,
     streaming,
     TIGHT,
+    WAIT_S,
     written_by_gstreamer,
 )
 import numpy as np
@@ -433,15 +434,15 @@ def test_one_whom_nothing_suits_does_not_cost_the_others_a_format_that_they_can_
 
 
 @pytest.mark.parametrize(
-    ('what', 'words'),
+    ('what', 'silent', 'words'),
     [
-        ('error-at=100', r'The cable was pulled \(poll said POLLERR\)'),
-        ('eos-at=100', 'has ended although its source is live'),
-        ('silent-at=100', 'gave no frame for'),
+        ('error-at=100', WAIT_S, r'The cable was pulled \(poll said POLLERR\)'),
+        ('eos-at=100', WAIT_S, 'has ended although its source is live'),
+        ('silent-at=100', 0.3, 'gave no frame for'),
     ],
 )
-def test_a_live_source_that_stops_is_lost(what: str, words: str) -> None:
-    with streaming(f'zcframes live=1 {what} {TIGHT}', silent=0.3) as opened:
+def test_a_live_source_that_stops_is_lost(what: str, silent: float, words: str) -> None:
+    with streaming(f'zcframes live=1 {what} {TIGHT}', silent=silent) as opened:
         error = capture_until_error(opened.camera)
         assert isinstance(error, CameraLostError) and re.search(words, str(error))
 

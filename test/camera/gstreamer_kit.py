@@ -65,7 +65,7 @@ class Opened:
 
 
 def open_camera(
-    pipeline: str, start_timeout_s: float = 10.0, **options: Any
+    pipeline: str, start_timeout_s: float = WAIT_S, silent: float = WAIT_S, **options: Any
 ) -> Opened:
     ledger, opened = CopyLedger(), list[str]()
 
@@ -77,7 +77,7 @@ def open_camera(
         def open_heaps(self) -> OfferedHeaps:  # noqa: CNL100
             return OfferedHeaps(('memfd',), opener=open_heap)
 
-    made = camera_options(pipeline=pipeline, ledger=ledger, **options)
+    made = camera_options(pipeline=pipeline, ledger=ledger, silent=silent, **options)
     fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
     camera = GStreamerCamera(Options(**fields), start_timeout_s=start_timeout_s)
     return Opened(camera, ledger, opened)
