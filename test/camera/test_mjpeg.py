@@ -93,7 +93,8 @@ def webcam(
         session.allocate([*map(Consumer, consumers)], lambda request: allocated(camera, request))
         assert all(found.has_buffers for found in session.outcomes().values())
         yield driver, camera
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith('jpeg ')]
+    # close() waits for the decoding thread, but not for ever.
+    until(lambda: not any(thread.name.startswith('jpeg ') for thread in threading.enumerate()))
 
 
 def nothing_until(camera: V4l2Camera, condition: Callable[[], object]) -> None:

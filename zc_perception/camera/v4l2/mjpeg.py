@@ -495,8 +495,8 @@ class JpegFrames:
             return self._frame(picture, slot)
         except Exception as error:
             if isinstance(error, BadJpegError):
-                self.bad += 1
                 self.last_bad = str(error)
+                self.bad += 1
             # Drop the traceback, because it would keep views of the buffers alive.
             return error.with_traceback(None)
         finally:
