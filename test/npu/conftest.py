@@ -28,7 +28,7 @@ from typing import Any
 from doubles.axelera_runtime import make_module
 from npu.axruntime_kit import build_double, Double, Open, Voyager, WAIT_S
 from npu.card_kit import counting_accelerator, Host, Opened
-from npu.scheduler_kit import Bench, MakeFrame, MakePool, QUICK_S, ScriptedAccelerator
+from npu.scheduler_kit import Bench, LONG_S, MakeFrame, MakePool, QUICK_S, ScriptedAccelerator
 import pytest
 from waiting import until
 
@@ -46,6 +46,8 @@ def start(
 ) -> Iterator[Callable[..., Bench]]:
     """Start schedulers; at the end each must still run, and then stop."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
+    # On a busy machine the thread may need longer than stop() waits for it.
+    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', LONG_S)
     monkeypatch.setattr(recovering_device, 'FIRST_DELAY_S', QUICK_S)
     benches: list[Bench] = []
 
