@@ -490,12 +490,12 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(echo: Echo) -> None:
         return run_engine(*planes)
 
     thread.engine.run = slow  # type: ignore[method-assign]
-    # The thread waits in the first queue, so that it sees both jobs at once.
-    hold, thread._queue = thread._queue, type(thread._queue)()
+    # Both jobs are in the thread's queue before it goes on.
+    hold, go_on = threading.Event(), threading.Event()
+    thread._queue.put(lambda: (hold.set(), go_on.wait(WAIT_S)))
+    assert hold.wait(WAIT_S)
     jobs.extend(accelerator.submit(accelerator.import_frame(frame), frame) for _ in range(2))
-    for _ in range(2):
-        hold.put(thread._queue.get())
-    thread._queue = hold
+    go_on.set()
     assert jobs[0].fence.wait(WAIT_S) and given_up[0].wait(WAIT_S)
     assert len(runs) == 1
     jobs[0].close()
