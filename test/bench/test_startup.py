@@ -45,6 +45,7 @@ from bench.subcommand import check_bars, Measured
 from bench.worker import BenchError
 from bench_kit import instead_of_measuring, run_bench
 import pytest
+from waiting import until
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
@@ -135,6 +136,13 @@ def test_one_that_never_detects_is_given_up_and_ended(
 ) -> None:
     monkeypatch.setattr(startup, '_PATIENCE_S', 0.3)
     mark = tmp_path / 'pid'
+
+    def ask(op: str, **command: object) -> dict[str, int]:
+        # The program may take longer to begin than it is waited for.
+        assert op != 'first' or until(lambda: mark.exists() and mark.read_text())
+        return {'first_ns': 0}
+
+    monkeypatch.setattr(startup, 'Worker', lambda *arguments: Mock(ask=ask))
     with pytest.raises(BenchError, match='no detections within'):
         starter(f'#!/bin/sh\necho $$ > {mark}\nexec sleep 1000\n').start()
     assert not Path(f'/proc/{mark.read_text().strip()}').exists()
