@@ -337,6 +337,17 @@ def test_a_signal_ends_it_and_what_was_seen_is_judged(tmp_path: Path) -> None:
     assert not Path(f'/proc/{document["processes"][0]["pid"]}').exists()
 
 
+def test_a_result_that_can_not_be_written_is_printed_nevertheless(tmp_path: Path) -> None:
+    with measuring(tmp_path, '--seconds', 600, command=nodes_command()) as (process, _):
+        (tmp_path / 'timeline.json').mkdir()
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=120)
+    assert process.returncode == 2
+    *told, verdict, error = rest.splitlines()
+    assert any(line.startswith('I4 ') for line in told) and verdict in ('FAIL', 'NOT MEASURED')
+    assert 'timeline.json' in error and error.endswith('; name another folder with --output')
+
+
 @pytest.mark.parametrize(
     ('options', 'named'),
     [

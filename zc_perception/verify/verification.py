@@ -851,9 +851,6 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
             say(str(one))
     known = (*KNOWN_EXPORTERS, *arguments.known_exporter)
     files = {'trace': TRACE} if text else {}
-    if text:
-        with _writing():
-            write_whole(arguments.output / TRACE, text)
     if arguments.command:
         files['command'] = LOG
     document = document_keys(seen)
@@ -871,9 +868,18 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
     ]
     events = seen.trace.events if seen.trace is not None else ()
     timeline = build_timeline(tracks, [one for one in events if seen.within(one.time_ns)])
-    with _writing():
-        write_whole(arguments.output / TIMELINE, json.dumps(timeline, allow_nan=False))
-        write_result(result, arguments.output)
+    try:
+        with _writing():
+            if text:
+                write_whole(arguments.output / TRACE, text)
+            write_whole(arguments.output / TIMELINE, json.dumps(timeline, allow_nan=False))
+            write_result(result, arguments.output)
+    except ConfigError:  # a full disk must not lose what was measured
+        *lines, last = verdict(result)
+        for line in lines:
+            say(line)
+        say.verdict(last)
+        raise
     return result
 
 
