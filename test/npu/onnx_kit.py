@@ -62,6 +62,8 @@ def identity(
     multiple: int = 0,
     metadata: Mapping[str, str] | None = None,
     opset: int = 13,
+    operator: str = 'Identity',
+    beside_it: str = '',
 ) -> bytes:
     """
     Return a model with input ``x`` (and ``x1`` …), and output ``y`` with the same values.
@@ -70,8 +72,10 @@ def identity(
 
     :param beside: the name of an int64 input of two numbers, which is the output instead.
     :param multiple: the height of ``x`` must be a multiple of this, because a node splits it.
+    :param operator: another operator that computes ``y``.
+    :param beside_it: the name of a file that holds ``y``.
     """
-    node = _field(1, beside or 'x') + _field(2, 'y')
+    node = _field(1, beside or ('weights' if beside_it else 'x')) + _field(2, 'y')
     names = ['x', *(f'x{index}' for index in range(1, inputs))]
     values = b''.join(_field(11, _value(name, kind, shape)) for name in names)
     output = _value('y', output_kind or kind, shape)
@@ -88,10 +92,14 @@ def identity(
         node = _field(1, 'x') + _field(1, 'parts') + _field(2, 'y') + _field(4, 'Reshape')
         output = _value('y', kind, ['a', 'b', 'c', 'd', 'e'])
     elif output_kind is None:
-        node += _field(4, 'Identity')
+        node += _field(4, operator)
     else:
         attribute = _field(1, 'to') + _field(3, output_kind) + _field(20, 2)
         node += _field(4, 'Cast') + _field(5, attribute)
+    if beside_it:
+        place = _field(13, _field(1, 'location') + _field(2, beside_it)) + _field(14, 1)
+        dims = b''.join(_field(1, axis) for axis in shape)
+        constants = _field(5, dims + _field(2, kind) + _field(8, 'weights') + place)
     graph = _field(1, node) + _field(2, 'identity') + constants + values + _field(12, output)
     return _model(graph, metadata, opset)
 

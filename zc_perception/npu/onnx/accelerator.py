@@ -120,6 +120,8 @@ _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
         strict=True,
     )
 )
+_NO_OPERATOR = re.compile('not a registered function/op|No Op registered for')
+_ELSEWHERE = re.compile('[Ee]xternal (data path|initializer)')
 _TOO_NEW = re.compile(r'[Oo]pset (\d+) is under development|model (IR version: \d+)')
 # The start of ONNX Runtime's error messages, which doesn't help users: a code and a source line.
 _PLACE = re.compile(r'(\[ONNXRuntimeError\] : \d+ : \w+ : )?(/\S+:\d+ .*?\) )?')
@@ -216,6 +218,10 @@ class OnnxEngine(TensorEngine):
                     f'{onnxruntime.__version__}: pip install -U onnxruntime, or export it with an '
                     'older opset (yolo export … opset=17)'
                 )
+            elif _NO_OPERATOR.search(text):
+                text += ': export it without this operator'
+            elif _ELSEWHERE.search(text):
+                text = f'its weights are in another file, copy that file, too, beside it: {text}'
             raise ConfigError(f"model file '{self._file}' can't be loaded: {text}") from error
         self._providers: list[str] = session.get_providers()
         for name, given in providers:
