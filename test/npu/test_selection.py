@@ -60,6 +60,14 @@ def test_auto_goes_on_to_the_cpu_and_says_why_not_axl(runtime: Opened) -> None:
     selected.accelerator.close()
 
 
+def test_a_model_file_alone_gets_its_variants_in_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / 'mine.axm').touch()
+    said = {'names': ['car'], 'stride': 32, 'imgsz': [64, 64]}
+    (tmp_path / 'metadata.yaml').write_text(yaml.safe_dump(said))
+    with pytest.raises(ConfigError, match=r'variant with engine: onnx.* to a model\.yaml'):
+        open_accelerator('onnx', load_manifest(str(tmp_path)), {}, CopyLedger())
+
+
 @pytest.mark.parametrize(
     ('accelerator', 'model', 'kind', 'words'),
     [

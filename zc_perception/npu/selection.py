@@ -93,9 +93,10 @@ def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
     variant = manifest.for_engines(engines)
     if variant is None:
         has = ', '.join(v.engine for v in manifest.variants)
+        given = 'a model.yaml' if manifest.path == manifest.file else manifest.path.name
         raise ConfigError(
             f"model '{manifest.name}' (engine {has}) can't run on {name}; "
-            f'add a variant with engine: {" or ".join(engines)} to {manifest.path.name} '
+            f'add a variant with engine: {" or ".join(engines)} to {given} '
             f'(see {shipped_file("docs/models.md")})'
         )
     if variant.missing:
