@@ -292,7 +292,7 @@ def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain:
 def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(
     free_domain: int,
 ) -> None:
-    with camera_and_overlay(free_domain, history=128) as (_, overlay, viewer, _):
+    with camera_and_overlay(free_domain, history=256) as (_, overlay, viewer, _):
         kept, keep = list[int](), overlay._keep
         overlay._keep = lambda frame, history: (  # type: ignore[method-assign]
             stamp := frame.header.stamp_ns,

@@ -65,6 +65,8 @@ def test_frames_and_topics_of_another_process_are_recorded_bit_by_bit(
     ):
         file = path / 'a_0.mcap'
         until(lambda: file.exists() and file.read_bytes().count(b'capture: camera') > 1, 'status')
+        for kind in (b'sensor_msgs/msg/CameraInfo', b'sensor_msgs/msg/Image'):
+            until(lambda kind=kind: kind in file.read_bytes(), kind)
         assert recorder.interrupt() == 0
     with Reader(path) as reader:
         counts = messages_of(reader)
