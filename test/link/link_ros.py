@@ -47,12 +47,17 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.task import Future
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
-from waiting import eventually
+from waiting import eventually, PATIENCE_S
 from warm_start import Started
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.announcement import Announcement, host_id
-from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription, SharedMemoryLinks
+from zc_perception.link.endpoints import (
+    AdaptedPublisher,
+    AdaptedSubscription,
+    remote_links,
+    SharedMemoryLinks,
+)
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -506,6 +511,9 @@ def serve(make: Callable[[], Any]) -> None:
     answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
     os.dup2(2, 1)
     faulthandler.register(signal.SIGUSR1)
+    # On a busy machine a connection takes longer than the two seconds after which messages are
+    # read: the publisher would convert frames, or the receiver.
+    remote_links._PATIENCE_S = PATIENCE_S
     program = make()
     for line in sys.stdin:
         command = json.loads(line)

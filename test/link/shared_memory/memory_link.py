@@ -42,6 +42,7 @@ from frame_kit import next_frame, nv12, pool_of
 from waiting import until
 
 from zc_perception.frame import Frame, Header
+from zc_perception.link.shared_memory import client as client_module
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import MAX_PACKET
@@ -440,6 +441,7 @@ def fork_on_command(*arguments: str) -> None:
 
 
 if __name__ == '__main__':
+    client_module.HANDSHAKE_S = PATIENCE_S  # as the fixture ``patient`` does in the tests' process
     if sys.argv[1] == 'check':
         check(Path(sys.argv[2]), int(sys.argv[3]))
     else:
