@@ -181,6 +181,11 @@ READ: dict[str, tuple[Any, ...]] = {
     'yolo nas': ({'boxes': padded(CORNERS, CELLS), 'scores': of_classes(3, CELLS)}, {}, THREE),
     'yolox decoded': (OBJECTS, {}, {**THREE, 'head': 'yolov5'}),
     'yolov5': ({'output': raw(3, objects=True, count=3 * CELLS)}, {}, THREE),
+    'yolov5 before 6.2': (
+        {'output': raw(3, objects=True, count=3 * CELLS)}
+        | {f'{n}': np.ones((1, 3, HEIGHT // n, WIDTH // n, 8), np.float32) for n in (8, 16, 32)},
+        {}, THREE,
+    ),
 }  # fmt: skip
 
 

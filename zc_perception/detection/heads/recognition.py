@@ -120,6 +120,9 @@ def recognise(
     # Ignore the masks' prototypes: the kind of head doesn't depend on them.
     if 'masks' in extras and len(grids) == 1:
         outputs = [output for output in outputs if len(output[1]) != 4]
+    tables = [output for output in outputs if len(output[1]) == 3]
+    if len(tables) == 1 and all(len(shape) in (3, 5) for _, shape in outputs):
+        outputs = tables  # YOLOv5 before 6.2 also gives its raw levels
     if not outputs:
         return _unseen(said, extras)
     if len(outputs) == 1 and len(outputs[0][1]) < 4:

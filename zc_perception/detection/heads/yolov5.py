@@ -63,7 +63,8 @@ class YoloV5(Head):
 
     An anchor has the channels x, y, w, h, objectness and C classes. With A anchors, a level is
     H x W x A·(5 + C), A·(5 + C) x H x W or A x H x W x (5 + C). The decoded tensor is
-    1 x N x (5 + C): centre and size in input pixels, objectness, classes.
+    1 x N x (5 + C): centre and size in input pixels, objectness, classes. If there are this tensor
+    and raw levels, the levels are not read.
 
     In raw levels: centre = (2s − ½ + cell) · stride, size = (2s)² · anchor, where s is the sigmoid
     of the raw number. ``sigmoid: false``: the device has applied the sigmoid to boxes and scores.
@@ -99,7 +100,7 @@ class YoloV5(Head):
                 'head.anchors: every width and height must be a number of pixels above 0'
             )
         self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(
-            self._read, lambda outputs: readable(spec.kind, outputs)
+            self._read, lambda outputs: readable(spec.kind, _without_levels(outputs))
         )
 
     @np.errstate(all='ignore')
@@ -126,6 +127,14 @@ class YoloV5(Head):
                 'manifest has no head.anchors: add them'
             )
         return _Levels(self._spec, outputs, grids_for(self._spec, box))
+
+
+def _without_levels(outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
+    """Return only the decoded tensor if the raw levels are there too, as before YOLOv5 6.2."""
+    axes = [output.values.ndim for output in outputs]
+    if axes.count(3) != 1 or axes.count(5) != len(axes) - 1 or len(axes) == 1:
+        return outputs
+    return [outputs[axes.index(3)]]
 
 
 class _Decoded:
