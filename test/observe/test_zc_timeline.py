@@ -28,7 +28,13 @@ import pytest
 
 from zc_perception.errors import ZcError
 from zc_perception.observe import frame_log
-from zc_perception.observe.frame_log import FrameLog, FrameRecord, RecordKind
+from zc_perception.observe.frame_log import (
+    FoundFrameLogs,
+    FrameLog,
+    FrameRecord,
+    RecordKind,
+    UnreadableProcess,
+)
 from zc_perception.observe.timeline import NodeTrack, STAGES, WHOLE
 from zc_perception.observe.zc_timeline import _budget_line, budget_of, main, stage_rows
 
@@ -132,6 +138,22 @@ def test_running_nodes_have_to_be_there(
     assert line.startswith(
         'zc_timeline: error: no frame logs of a capture and an inference node are found'
     )
+
+
+def test_many_processes_that_can_not_be_read_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [UnreadableProcess(pid, f'd{pid}', 'no right', 'run as root') for pid in range(1, 6)]
+    gone = UnreadableProcess(9, '', 'there is no such process', 'start it')
+    monkeypatch.setattr(
+        frame_log, 'find_frame_logs', lambda pids: FoundFrameLogs([], [*others, gone])
+    )
+    assert main([]) == 1
+    line, _ = capsys.readouterr().err.splitlines()
+    assert line.startswith('not seen: 5 processes: they may be nodes') and '1 (d1), ' in line
+    assert main(['9']) == 1
+    _, line, _ = capsys.readouterr().err.splitlines()
+    assert line == 'not seen: process 9: there is no such process; start it'
 
 
 @pytest.mark.parametrize(

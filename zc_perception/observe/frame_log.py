@@ -380,6 +380,32 @@ class UnreadableProcess:
     next_step: str
 
 
+#: If more processes than this can't be read for the same reason, they are reported in one line.
+_NAMED = 4
+
+
+def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[tuple[str, str, str]]:
+    """
+    Return what can't be read, why, and the next step; one entry if many share a next step.
+
+    Without root, nearly all processes of the machine may be unreadable.
+    """
+    by_step: dict[str, list[UnreadableProcess]] = {}
+    for one in unreadable:
+        by_step.setdefault(one.next_step, []).append(one)
+    told = []
+    for step, those in by_step.items():
+        if len(those) > _NAMED:
+            names = ', '.join(f'{one.pid} ({one.name})' for one in those[:_NAMED])
+            reason = f'they may be nodes, but their logs cannot be read: {names}, …'
+            told.append((f'{len(those)} processes', reason, step))
+            continue
+        for one in those:
+            name = f' ({one.name})' if one.name else ''
+            told.append((f'process {one.pid}{name}', one.reason, step))
+    return told
+
+
 class FrameLogReader:
     """
     Read the log of another process, also after that process has ended.

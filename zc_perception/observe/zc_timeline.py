@@ -154,22 +154,18 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
     """
     Return the records that the nodes write in the next *seconds*.
 
-    Print a line for each process whose frame log can't be read.
+    Print a line for each process whose frame log can't be read, or one line for many of them.
     """
     import time
 
     from zc_perception.errors import printable, ZcError
-    from zc_perception.observe.frame_log import find_frame_logs
+    from zc_perception.observe.frame_log import find_frame_logs, hidden_logs
     from zc_perception.observe.timeline import NodeTrack
 
     with find_frame_logs(pids=pids or None) as logs:
-        for hidden in logs.unreadable:
-            put(
-                printable(
-                    f'not seen: {hidden.name} ({hidden.pid}): {hidden.reason}; {hidden.next_step}'
-                ),
-                sys.stderr,
-            )
+        # An empty name means that the process has ended: leave it out if the user didn't name it.
+        for what, why, step in hidden_logs([one for one in logs.unreadable if pids or one.name]):
+            put(printable(f'not seen: {what}: {why}; {step}'), sys.stderr)
         roles = {log.role for log in logs}
         if pids and 'inference' not in roles:
             raise ZcError(

@@ -53,6 +53,7 @@ from zc_perception.observe.frame_log import (
     find_frame_logs,
     FoundFrameLogs,
     FrameLogReader,
+    hidden_logs,
     UnreadableProcess,
 )
 from zc_perception.observe.processes import all_pids, PROC, process_state, sudo_command, who
@@ -443,8 +444,6 @@ _SETTLED_S = 2.0
 _PATIENCE_S = (15.0, 5.0, 5.0)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _LOOK_S = 0.05
-#: If more processes than this can't be read for the same reason, they are reported in one line.
-_NAMED = 4
 
 
 @contextlib.contextmanager
@@ -576,27 +575,8 @@ def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
     return told
 
 
-def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
-    """Return messages about unreadable processes; one message if many share a next step."""
-    by_step: dict[str, list[UnreadableProcess]] = {}
-    for one in unreadable:
-        by_step.setdefault(one.next_step, []).append(one)
-    told = []
-    for step, those in by_step.items():
-        if len(those) > _NAMED:
-            names = ', '.join(f'{one.pid} ({one.name})' for one in those[:_NAMED])
-            told.append(
-                Unreadable(
-                    f'{len(those)} processes',
-                    f'they may be nodes, but their logs cannot be read: {names}, …',
-                    step,
-                )
-            )
-        else:
-            told += [
-                Unreadable(f'process {one.pid} ({one.name})', one.reason, step) for one in those
-            ]
-    return told
+def _hidden(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
+    return [Unreadable(*one) for one in hidden_logs(unreadable)]
 
 
 _REASON, _STEP = 'it started during the measurement, and was not measured', 'measure once more'
@@ -653,7 +633,7 @@ class Newcomers:
         lines = dict.fromkeys(
             line for began_ns, line in self._began.values() if began_ns <= until_ns
         )
-        return [*(Unreadable(line, _REASON, _STEP) for line in lines), *hidden_logs(hidden)]
+        return [*(Unreadable(line, _REASON, _STEP) for line in lines), *_hidden(hidden)]
 
 
 class Say:
@@ -788,7 +768,7 @@ def _unreadable(
     if missing:
         raise ConfigError('; '.join(missing))
     # An empty name means that the process ended while its logs were searched for: leave it out.
-    hidden = hidden_logs([one for one in found.unreadable if arguments.pid or one.name])
+    hidden = _hidden([one for one in found.unreadable if arguments.pid or one.name])
     if not arguments.pid and command is None:
         hidden = [
             replace(one, next_step=f'{one.next_step}, or name the nodes with --pid')
