@@ -161,6 +161,7 @@ def test_many_processes_that_can_not_be_read_are_one_line(
     [
         (['--seconds', '0'], '--seconds 0: give a number of seconds above 0'),
         (['--json', ''], "--json '' names no file"),
+        (['--json', '/dev/null', '--trace', '/dev/null'], "--trace and --json are both '/dev/nul"),
         (['all'], "argument PID: invalid int value: 'all'"),
     ],
 )

@@ -212,6 +212,8 @@ def _run(options: argparse.Namespace) -> int:
         None if name is None else output_file(name, option)
         for option, name in (('--trace', options.trace), ('--json', options.json))
     )
+    if trace is not None and rows_file is not None and trace.resolve() == rows_file.resolve():
+        raise ConfigError(f"--trace and --json are both '{trace}'; give each a file of its own")
     tracks = _watch(options.pids, options.seconds)
     records = [record for track in tracks if track.role == 'inference' for record in track.records]
     if trace is not None:
