@@ -51,7 +51,6 @@ LINEAR = 0
 F_GET_SEALS, SHRINK_AND_GROW, FUTURE_WRITE = 1034, 2 | 4, 16
 DMA_BUF_IOCTL_SYNC, SYNC_IOC_FILE_INFO = 0x40086200, 0xC0383E04
 WINDOW, DEPTH = 4, 2
-ANSWER_SECONDS = 1.0
 SCAN_SECONDS = 0.2
 
 # For each plane: bytes of a group of samples, the x * y pixels it covers, bytes of a sample.
@@ -270,7 +269,7 @@ class Conversation:
             self._same_user = user == os.geteuid()
             if user not in (0, os.geteuid()):
                 raise Broken(f'user {user} listens there')
-            self._socket.settimeout(ANSWER_SECONDS)
+            self._socket.settimeout(needs.answer)
             self._window = self._greet(announcement.publisher_id, needs)
             # A consumer that holds its whole window gets no frame, so it would never release one.
             self._hold = min(needs.hold, self._window - 1)
@@ -468,6 +467,7 @@ def main() -> None:
     parser.add_argument('--topic', default='/image_raw')
     parser.add_argument('--domain', type=int, default=int(os.environ.get('ROS_DOMAIN_ID') or 0))
     parser.add_argument('--hold', type=int, default=0, help='frames to hold, if the window allows')
+    parser.add_argument('--answer', type=float, default=1.0, help='seconds to wait for it')
     parser.add_argument('--formats', default=','.join(each.decode() for each in FORMATS))
     parser.add_argument('--offset-align', type=int, default=1)
     arguments = parser.parse_args()
