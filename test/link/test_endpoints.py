@@ -147,7 +147,8 @@ def test_every_delivery_is_its_own_frame_and_ends_with_the_callback_unless_share
     assert eventually(lambda: kept and ended and ended[0].released)
     assert kept[0] is not ended[0]
     assert not kept[0].released
-    assert pool.statistics().holders == {'keeper': 1}
+    # A frame counts as released a little before its lease has ended.
+    assert eventually(lambda: pool.statistics().holders == {'keeper': 1})
     kept.pop().release()
     assert pool.statistics().holders == {}
 
@@ -185,6 +186,8 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
     assert eventually(lambda: publisher.statistics().image_readers == 1)
     assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
     publish(101)
+    # The messages below may take its place in the reader's history.
+    assert eventually(lambda: subscription.statistics().duplicates == 1), 'its own message'
 
     # A message within two seconds of a change may be older than it, so it isn't examined.
     def is_judged() -> bool:

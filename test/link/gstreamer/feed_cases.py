@@ -175,12 +175,15 @@ def test_padded_rows_are_read_where_they_are_and_that_is_booked(
 ) -> None:
     file = tmp_path / 'pictures'
     sink = f'filesink location={file} buffer-mode=unbuffered'
+    # GStreamer pads rows of 70 luma and 35 chroma bytes to multiples of four.
+    size = 72 * 48 + 2 * 36 * 24
     with bench.feed(f'videoconvert ! video/x-raw,format=I420 ! {sink}') as feed:
         for _ in range(41):
             bench.put_when_free()
         until(lambda: feed.statistics().frames == 40, lambda: (feed.statistics(), bench.said))
-    # GStreamer pads rows of 70 luma and 35 chroma bytes to multiples of four.
-    picture = np.fromfile(file, np.uint8).reshape(40, 72 * 48 + 2 * 36 * 24)
+        # Closing waits for the last pictures, but only for a second.
+        until(lambda: file.stat().st_size == 40 * size, lambda: file.stat().st_size)
+    picture = np.fromfile(file, np.uint8).reshape(40, size)
     for number, pixels in enumerate(picture):
         luma, chroma = np.split(pixels, [72 * 48])
         rows = luma.reshape(48, 72)[:, :70], chroma.reshape(48, 36)[:, :35]
@@ -189,7 +192,11 @@ def test_padded_rows_are_read_where_they_are_and_that_is_booked(
     assert feed.statistics().mapped
 
 
-def test_a_hundred_stops_bring_every_lease_back(bench: Bench) -> None:
+def test_a_hundred_stops_bring_every_lease_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A feed can't start again before its thread has ended.
+    monkeypatch.setattr(feed_module, '_JOIN_S', 60.0)
     pipeline = 'queue ! videoconvert ! video/x-raw,format=I420 ! queue ! fakesink'
     with bench.feed(pipeline, start=False) as feed:
         for turn in range(100):

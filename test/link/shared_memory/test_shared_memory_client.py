@@ -28,6 +28,7 @@ import os
 from pathlib import Path
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from memory_link import (
@@ -48,6 +49,7 @@ from memory_link import (
 import pytest
 from waiting import until
 
+from zc_perception import backoff
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.link.shared_memory import unix_socket, wire
@@ -234,14 +236,25 @@ def test_held_frames_outlive_the_producer(
     )
 
 
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> Callable[[SharedMemoryClient], float | None]:
+    """Return a function that attempts to connect at once; for the pause after it, time stands."""
+
+    def attempted(client: SharedMemoryClient) -> float | None:
+        with monkeypatch.context() as patch:
+            now = time.monotonic()
+            patch.setattr(backoff, 'time', SimpleNamespace(monotonic=lambda: now))
+            client._retry.due = 0.0
+            return attempt(client)
+
+    return attempted
+
+
 def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
-    folder: Path, pool: BufferPool
+    folder: Path, pool: BufferPool, paused: Callable[[SharedMemoryClient], float | None]
 ) -> None:
     with SharedMemoryClient(folder / f'{PUBLISHER}.sock', name='npu') as client:
-        delays = []
-        for _ in range(7):
-            client._retry.due = 0.0
-            delays.append(attempt(client))
+        delays = [paused(client) for _ in range(7)]
         assert all(delay is not None for delay in delays)
         assert [round(delay or 0, 2) for delay in delays] == [
             *(0.02 * 2**n for n in range(5)),
@@ -274,8 +287,7 @@ def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
             assert not client.connected and client.approach() is not None
             client.retarget(successor.path, 'c' * 32)
             for _ in range(12):
-                client._retry.due = 0.0
-                delay = attempt(client)
+                delay = paused(client)
             assert delay is not None and 4.9 < delay <= 5.0, 'refused for good: another publisher'
 
 
@@ -361,14 +373,13 @@ def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(fake: Fak
 
 
 def test_who_says_nothing_is_asked_less_and_less_often(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    paused: Callable[[SharedMemoryClient], float | None],
 ) -> None:
     monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', 0.001)
     with FakeProducer(folder / 's'), SharedMemoryClient(folder / 's', name='npu') as client:
-        delays = []
-        for _ in range(10):
-            client._retry.due = 0.0
-            delays.append(attempt(client) or 0.0)
+        delays = [paused(client) or 0.0 for _ in range(10)]
         assert [round(delay, 2) for delay in delays] == [
             *(0.02 * 2**n for n in range(8)),
             5.0,

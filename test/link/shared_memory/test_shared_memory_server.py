@@ -137,7 +137,7 @@ def test_a_recording_waits_for_who_asks_for_all(
         assert 2 <= sent < len(pool.slots)
         assert (consumer.held, consumer.pending, consumer.dropped) == (1, sent - 1, 0)
         peer.release(peer.receive_frame())
-        slot = pool.acquire(wait_s=10.0)
+        slot = pool.acquire(wait_s=60.0)
         assert slot is not None, 'it goes on with the release'
         pool.discard(slot)
 
@@ -363,7 +363,7 @@ def test_closing_tells_everybody_and_leaves_nothing(
         assert not server.path.exists()
         while peer.receive_type():
             pass
-    assert not any('shared-memory' in thread.name for thread in threading.enumerate())
+    until(lambda: not any('shared-memory' in each.name for each in threading.enumerate()))
     until(lambda: all_free(pool), 'every slot')
     publish(server, pool, 1)
 

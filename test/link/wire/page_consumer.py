@@ -467,7 +467,7 @@ def main() -> None:
     parser.add_argument('--topic', default='/image_raw')
     parser.add_argument('--domain', type=int, default=int(os.environ.get('ROS_DOMAIN_ID') or 0))
     parser.add_argument('--hold', type=int, default=0, help='frames to hold, if the window allows')
-    parser.add_argument('--answer', type=float, default=1.0, help='seconds to wait for it')
+    parser.add_argument('--answer', type=float, default=1.0, help='seconds to await an answer')
     parser.add_argument('--formats', default=','.join(each.decode() for each in FORMATS))
     parser.add_argument('--offset-align', type=int, default=1)
     arguments = parser.parse_args()
