@@ -67,6 +67,12 @@ NOTE = Topic('/note', 'std_msgs/msg/String', 'string data\n')
 HELLO = b'\0\1\0\0\x06\0\0\0hello\0'
 
 
+@pytest.fixture(autouse=True)
+def _no_disk_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a recorder's thread as long as it takes on a busy machine, not only 3 s."""
+    monkeypatch.setattr(Recorder.close, '__defaults__', (60.0,))
+
+
 def fill(planes: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for plane in planes:

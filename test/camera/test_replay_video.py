@@ -666,6 +666,12 @@ S, START, COUNT = 1_000_000_000, 1_700_000_000_000_000_000, 12
 TOPIC = Topic('/front/image_raw/foxglove', VIDEO, DEFINITION)
 
 
+@pytest.fixture(autouse=True)
+def _no_disk_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a recorder's thread as long as it takes on a busy machine, not only 3 s."""
+    monkeypatch.setattr(Recorder.close, '__defaults__', (60.0,))
+
+
 def access_units(codec: str = 'libx264', **options: str) -> list[bytes]:
     """Encode :func:`scene`, with key frames at 0, 5 and 10."""
     encoder: Any = av.CodecContext.create(codec, 'w')
