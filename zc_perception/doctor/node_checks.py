@@ -210,7 +210,7 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
             page = shipped_file('docs/models.md')
-            advice = f'set model to a shipped one, or the path of a model.yaml (see {page})'
+            advice = f'correct what this names, or set model to another one (see {page})'
             yield fail(str(answer['error']), advice, inference.node)
             continue
         engines = ', '.join(answer['engines'])
@@ -227,7 +227,7 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
     for inference in _inferences(needs):
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
-            yield skip('there is no such model; see model.manifest', inference.node)
+            yield skip('the model cannot be read; see model.manifest', inference.node)
             continue
         if 'error' in answer:
             yield told(Status.FAIL, answer['error'], inference.node, accelerator=inference.kind)
