@@ -164,6 +164,17 @@ static void on_refused(zc_client *client, const struct packet *packet) {
     disconnect(client, code == WIRE_BUSY ? longer(client, LONGEST_PAUSE_NS) : BUSY_PAUSE_NS);
 }
 
+/* Tell the camera that its buffers can't be used; connect again when it announces others. */
+static void reject(zc_client *client, const char *why) {
+    uint8_t packet[WIRE_MAX_TEXT];
+    transport_send(client->sock, packet, wire_pack_text(packet, WIRE_REFUSED, WIRE_UNSUITABLE, why), NULL, 0);
+    client->rejected = client->target;
+    client->refused = true;
+    snprintf(client->reason, sizeof client->reason, "this program rejected the buffers: %s", why);
+    client->has_target = client->named_socket;
+    disconnect(client, BUSY_PAUSE_NS);
+}
+
 static struct slot *find_slot(zc_client *client, uint64_t uid) {
     struct slot *slot = client->slots;
     while (slot != NULL && slot->uid != uid) slot = slot->next;
@@ -181,6 +192,11 @@ static bool on_buffers(zc_client *client, struct packet *packet, struct wire_fau
     if (!wire_parse_buffers(packet->bytes, packet->fds, packet->num_fds, &image, fault) ||
         !wire_check_image(&image, &client->hello, client->foreign, fault))
         return false;
+    for (uint32_t i = 0; image.kind == ZC_MEMFD && i < image.num_buffers; i++)
+        if ((fcntl(image.fds[i], F_GETFL) & O_ACCMODE) == O_WRONLY) {
+            reject(client, "a memfd that was opened with O_WRONLY can't be mapped for reading");
+            return true;
+        }
     struct slot *slot = calloc(1, sizeof *slot);
     REQUIRE(slot != NULL, "memory", "there is no memory for a slot");
     packet->num_fds = 0; /* the slot owns the descriptors now */
@@ -507,16 +523,8 @@ int zc_client_announce(zc_client *client, const char *announcement) {
     return 0;
 }
 void zc_client_reject(zc_client *client, const char *why) {
-    uint8_t packet[WIRE_MAX_TEXT];
     pthread_mutex_lock(&client->lock);
-    if (client->phase == OPEN) {
-        transport_send(client->sock, packet, wire_pack_text(packet, WIRE_REFUSED, WIRE_UNSUITABLE, why), NULL, 0);
-        client->rejected = client->target;
-        client->refused = true;
-        snprintf(client->reason, sizeof client->reason, "this program rejected the buffers: %s", why);
-        client->has_target = client->named_socket;
-        disconnect(client, BUSY_PAUSE_NS);
-    }
+    if (client->phase == OPEN) reject(client, why);
     pthread_mutex_unlock(&client->lock);
 }
 

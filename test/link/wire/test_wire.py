@@ -274,6 +274,26 @@ def test_both_consumers_say_the_same_of_every_conversation(
     assert min(found['ended'], found['broken']) > CONVERSATIONS // 10, found
 
 
+def test_a_memfd_that_can_only_be_written_is_refused_with_the_reason(
+    program: Path, listener: socket.socket
+) -> None:
+    slot = Slot(Image.nv12())
+    only = [os.open(f'/proc/self/fd/{fd}', os.O_WRONLY | os.O_CLOEXEC) for fd in slot.fds]
+    with (
+        ConsumerProcess(program, Path(listener.getsockname())),
+        listener.accept()[0] as peer,
+    ):
+        peer.settimeout(PATIENCE_S)
+        peer.recv(spec.MAX_PACKET)
+        peer.send(spec.welcome(1, 1))
+        socket.send_fds(peer, [slot.image.pack()], only)
+        packet = peer.recv(spec.MAX_PACKET)
+    for fd in only:
+        os.close(fd)
+    slot.close()
+    assert (packet[0], packet[8]) == (spec.REFUSED, CONSTRAINTS) and b'O_WRONLY' in packet
+
+
 # Calls zc_client_next() in a loop of its own, a millisecond apart, 400 times and until stdin ends.
 POLLER = r"""
 #include <poll.h>
