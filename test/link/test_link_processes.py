@@ -200,7 +200,7 @@ def test_who_is_connected_stays_connected_whatever_a_stranger_announces(
     stranger.destroy_publisher(announcer)
     # There is no other publisher, so the false announcements are discarded.
     assert eventually(lambda: set(links.statistics()) == {publisher_id}), links.statistics()
-    assert links.windows() == [window], 'the same connection'
+    assert eventually(lambda: links.windows() == [window]), 'the same connection'
     there('publish', {'camera': [3]})
     assert eventually(lambda: received == [1, 2, 3]) and here.errors == []
 

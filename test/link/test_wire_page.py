@@ -145,7 +145,9 @@ def test_the_stock_detector_takes_frames_of_the_producer(free_domain: int, folde
                 producer.wait_for('released', 25, name='inference')
                 line = f'link is shared_memory: publisher {publisher[:8]}'
                 assert eventually(lambda line=line: line in detector.output), detector.output
-                assert len(producer.told('welcome', name='inference')) == 1, producer.told('gone')
+                # If the producer's first answer takes more than a second, it is asked again.
+                met = [e['event'] for e in list(producer.events) if e.get('name') == 'inference']
+                assert 'welcome' not in met[slice(met.index('released'), None)], met
                 producer.kill()
         assert eventually(lambda: 'link is unmatched' in detector.output.rpartition(line)[2]), (
             detector.output

@@ -141,11 +141,22 @@ def conversation(slots: list[Slot]) -> list[Message]:
     return [*messages, (spec.retired(2), []), (spec.frame(1, 3, 0, published_ns=1), [])]
 
 
-def say(listener: socket.socket, messages: list[Message]) -> None:
-    """Send messages; after a FRAME, wait for its RELEASE or EOF, so that timing has no effect."""
-    with listener.accept()[0] as peer, suppress(BrokenPipeError, ConnectionResetError):
+def greeted(listener: socket.socket) -> socket.socket:
+    """Return the connection of a consumer that waits for the answer to its HELLO."""
+    while True:
+        peer = listener.accept()[0]
         peer.settimeout(PATIENCE_S)
         peer.recv(spec.MAX_PACKET)
+        poller = select.poll()
+        poller.register(peer, 0)
+        if not any(events & select.POLLHUP for _, events in poller.poll(0)):
+            return peer
+        peer.close()  # after a second without an answer, it comes again
+
+
+def say(listener: socket.socket, messages: list[Message]) -> None:
+    """Send messages; after a FRAME, wait for its RELEASE or EOF, so that timing has no effect."""
+    with greeted(listener) as peer, suppress(BrokenPipeError, ConnectionResetError):
         for packet, fds in messages:
             socket.send_fds(peer, [packet], fds) if fds else peer.send(packet)
             if packet[:1] == bytes([spec.FRAME]) and not peer.recv(spec.MAX_PACKET):
