@@ -45,6 +45,11 @@ static int failed(void) {
     fprintf(stderr, "moving_bar: %s\n", zc_error());
     return 1;
 }
+static int linear(zc_image *image, uint32_t width, uint32_t height, uint32_t stride_align, uint32_t offset_align) {
+    const int error = zc_image_linear(image, ZC_FOURCC('N', 'V', '1', '2'), width, height, stride_align, offset_align);
+    image->kind = ZC_MEMFD, image->matrix = ZC_BT709, image->range = ZC_LIMITED, image->transfer = ZC_TRANSFER_BT709;
+    return error;
+}
 /* Choose the first layout that suits all connected consumers: strides aligned to 1 to 256 bytes, planes to 1 to 4096 bytes. If none does, choose
  * the layout without alignment. */
 static int choose(zc_publisher *camera, uint32_t width, uint32_t height, zc_image *image) {
@@ -54,12 +59,11 @@ static int choose(zc_publisher *camera, uint32_t width, uint32_t height, zc_imag
     for (size_t s = 0; s < sizeof STRIDES / sizeof *STRIDES; s++)
         for (size_t o = 0; o < sizeof OFFSETS / sizeof *OFFSETS; o++) {
             bool all = true;
-            if (zc_image_linear(image, ZC_FOURCC('N', 'V', '1', '2'), width, height, STRIDES[s], OFFSETS[o]) != 0) return -1;
-            image->kind = ZC_MEMFD, image->matrix = ZC_BT709, image->range = ZC_LIMITED, image->transfer = ZC_TRANSFER_BT709;
+            if (linear(image, width, height, STRIDES[s], OFFSETS[o]) != 0) return -1;
             for (size_t i = 0; i < count && i < MOST_CONSUMERS; i++) all = all && zc_consumer_takes(&consumers[i], image, "memfd", NULL, 0);
             if (all) return 0;
         }
-    return zc_image_linear(image, image->fourcc, width, height, 1, 1);
+    return linear(image, width, height, 1, 1);
 }
 static void draw(const zc_image *image, uint8_t *memory, uint64_t number) {
     const uint32_t bar = (uint32_t)(number * 4 % image->width);

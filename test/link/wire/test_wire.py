@@ -908,6 +908,20 @@ def test_a_consumer_that_is_there_first_is_heard_first(
         bar.end()
 
 
+def test_a_consumer_that_nothing_suits_does_not_end_the_camera(
+    waiting_bar_program: Path, folder: Path
+) -> None:
+    with Bar(waiting_bar_program, folder) as bar:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+            peer.settimeout(PATIENCE_S)
+            peer.connect(str(bar.path))
+            peer.send(spec.Hello(flags=2, max_width=8).pack())
+            assert bar.announcement()['formats'] == ['NV12']
+            noted, refused = (peer.recv(spec.MAX_PACKET) for _ in range(2))
+        bar.end()
+    assert (noted[0], refused[0], refused[8]) == (8, spec.REFUSED, CONSTRAINTS)
+
+
 def test_fewer_buffers_than_consumers_were_promised_are_refused(
     tmp_path: Path, folder: Path
 ) -> None:
