@@ -130,6 +130,8 @@ static void disconnect(zc_client *client, int64_t pause_ns) {
     }
     client->slots = NULL;
     client->num_slots = client->num_held = 0;
+    /* Closing alone doesn't end the watch if a forked child has the socket, too. */
+    if (client->sock >= 0) epoll_ctl(client->poller, EPOLL_CTL_DEL, client->sock, NULL);
     transport_close(&client->sock);
     client->phase = LOOKING;
     client->connection++;

@@ -174,6 +174,7 @@ static void close_peer(zc_publisher *publisher, struct peer *peer) {
     size_t i = 0;
     while (publisher->peers[i] != peer) i++;
     publisher->peers[i] = publisher->peers[--publisher->num_peers];
+    epoll_ctl(publisher->poller, EPOLL_CTL_DEL, peer->sock, NULL); /* as a forked child may have the socket, too */
     close(peer->sock);
     for (i = 0; i < peer->num_held; i++) {
         rest_after_death(publisher, peer->held[i]->slot);

@@ -285,6 +285,65 @@ def test_both_consumers_say_the_same_of_every_conversation(
     assert min(found['ended'], found['broken']) > CONVERSATIONS // 10, found
 
 
+# Forks while it is connected. Prints how often its descriptor was readable in the half second
+# after the camera's end, while the child still has the connection.
+FORKER = r"""
+#define _POSIX_C_SOURCE 200809L
+#include <poll.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+#include "zc_client/zc_client.h"
+static zc_client *client;
+static bool connected(void) {
+    zc_status now;
+    zc_frame *frame;
+    zc_client_next(client, 10, &frame);
+    zc_client_status(client, &now);
+    return now.state == ZC_CONNECTED;
+}
+int main(int count, char **words) {
+    zc_client_options options = {.socket = words[count - 1]};
+    struct timespec now, then;
+    int events = 0;
+    if (zc_client_open(&options, &client) != 0) return 1;
+    while (!connected()) continue;
+    if (fork() == 0) return getchar() != EOF;
+    puts("forked");
+    fflush(stdout);
+    while (connected()) continue;
+    clock_gettime(CLOCK_MONOTONIC, &then);
+    do {
+        struct pollfd readable = {.fd = zc_client_fd(client), .events = POLLIN};
+        zc_frame *frame;
+        events += poll(&readable, 1, 50);
+        zc_client_next(client, 0, &frame);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((now.tv_sec - then.tv_sec) * 1000 + (now.tv_nsec - then.tv_nsec) / 1000000 < 500);
+    printf("%d\n", events);
+    zc_client_close(client);
+}
+"""
+
+
+def test_a_child_that_keeps_the_connection_costs_its_parent_no_time(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    with subprocess.Popen(
+        [compiled(tmp_path, FORKER), listener.getsockname()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        with listener.accept()[0] as peer:
+            peer.recv(spec.MAX_PACKET)
+            peer.send(spec.welcome(1, 1))
+            assert process.stdout.readline() == 'forked\n'
+        listener.close()
+        assert int(process.stdout.readline()) < 100
+
+
 def test_a_memfd_that_can_only_be_written_is_refused_with_the_reason(
     program: Path, listener: socket.socket
 ) -> None:
