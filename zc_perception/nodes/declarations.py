@@ -66,7 +66,8 @@ class NodeSpecs:
                 kind = self.kinds.declared.readers[spec.name][0]
                 raise ConfigError(
                     f"parameter '{spec.name}' of {self.kinds.whose(kind)} has the same "
-                    "name as a parameter of the node; give it another name"
+                    "name as a parameter of the node; give it another name, or uninstall the "
+                    'package'
                 )
             yield spec
 
