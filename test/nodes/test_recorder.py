@@ -100,6 +100,10 @@ def test_frames_and_topics_of_another_process_are_recorded_bit_by_bit(
     assert repaired.returncode == 0 and "a_0.mcap' had no end; " in repaired.stdout
     with Reader(path) as reader:
         assert len(list(reader.messages())) == reader.message_count > 0
+    file.write_bytes(b'no recording')
+    refused = warm_start.run(words, env=environment(free_domain), timeout=120)
+    assert refused.returncode == 2 and 'no MCAP file that can be read' in refused.stderr
+    assert f"'{file}'" in refused.stderr
 
 
 def matches(scene: RoadScene, number: int, luma: np.ndarray, chroma: np.ndarray) -> bool:

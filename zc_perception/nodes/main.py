@@ -20,6 +20,7 @@ from __future__ import annotations
 from functools import partial
 import os
 import signal
+import sys
 
 from zc_perception.nodes import STARTUP
 from zc_perception.terminal import ending_quietly
@@ -89,12 +90,15 @@ def _repair(folder: str) -> int:
 
     from zc_perception.camera.mcap_file import finish_recording
     from zc_perception.errors import ConfigError
+    from zc_perception.terminal import put
 
     parts, done = finish_recording(Path(folder))
+    if not parts and done:
+        raise ConfigError(f"'{folder}' has no MCAP file that can be read: {'; '.join(done)}")
     if not parts:
         raise ConfigError(f"'{folder}' has no MCAP file; give the folder of a recording")
     for sentence in done or [f"'{folder}' is complete: {len(parts)} files"]:
-        print(sentence)
+        put(sentence, sys.stdout)
     return 0
 
 
