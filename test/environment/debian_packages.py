@@ -93,10 +93,14 @@ def fetch_with_dependencies(
 def resolve_dependency(
     meta: str, prefix: str, architecture: str = '', optional: bool = False
 ) -> str:
-    """Return the dependency of ``meta`` with this prefix; empty if *optional* and absent."""
+    """
+    Return the dependency of ``meta`` with this prefix; empty if *optional* and absent.
+
+    :param meta: a package, or several that are separated by spaces, of which some may not exist.
+    """
 
     def look_up(options: Sequence[str]) -> str:
-        listing = _apt(['apt-cache', *options, 'depends', meta])
+        listing = _apt(['apt-cache', *options, 'depends', *meta.split()])
         try:
             return parse_dependency(listing, meta, prefix)
         except AptError:

@@ -183,8 +183,10 @@ def current(cache: Path, flavour: str = ORDINARY) -> Kernel:
     if cached and cached.complete and 0 <= now - float(state['checked']) < _CHECK_EVERY_S:
         return cached
     try:
+        # Debian 12 names its packages of this series after it; in Debian 13 it is the usual one.
         image = resolve_dependency(
-            f'linux-image-{SERIES}-{flavour}', 'linux-image-', ARM64 if flavour == ARM64 else ''
+            f'linux-image-{SERIES}-{flavour} linux-image-{flavour}', f'linux-image-{SERIES}.',
+            ARM64 if flavour == ARM64 else '',
         )
         version = image.removeprefix('linux-image-').removesuffix(f'-{flavour}')
         kernel = Kernel(version, cache / 'kernels' / version, flavour)
