@@ -239,11 +239,13 @@ def test_no_parameter_file_makes_a_check_stumble(
 # The doctor's checks of buffer negotiation: by the parameter file, and by running nodes.
 
 
+# The doctor sees all nodes of this machine, also those of other tests.
+CAMERA = f'/front_{os.getpid()}/capture'
 WHY = (
-    '/front/capture: no common pixel format and modifier (camera: NV12 LINEAR; npu (pid 7): '
+    f'{CAMERA}: no common pixel format and modifier (camera: NV12 LINEAR; npu (pid 7): '
     'YUYV LINEAR)'
 )
-STEP = "set parameter 'renegotiate' of /front/capture to true"
+STEP = f"set parameter 'renegotiate' of {CAMERA} to true"
 
 
 def test_an_accelerator_that_the_camera_does_not_suit_is_named_with_both_nodes(
@@ -258,13 +260,11 @@ def test_an_accelerator_that_the_camera_does_not_suit_is_named_with_both_nodes(
 
 
 def running() -> list[Finding]:
-    return [
-        one for one in running_agreements(System(), Needs()) if one.subject == '/front/capture'
-    ]
+    return [one for one in running_agreements(System(), Needs()) if one.subject == CAMERA]
 
 
 def test_cameras_that_run_say_what_they_give_and_whom_they_refuse() -> None:
-    with FrameLog('capture', '/front/capture') as log:
+    with FrameLog('capture', CAMERA) as log:
         assert not running(), 'it has no buffers yet'
         facts = {
             'agreed': 'NV12 LINEAR 640x360, 8 slots',
