@@ -470,6 +470,8 @@ class BufferPool:
         '_lease_numbers', '_lock', '_missing', '_news', '_on_free', '_slots', '_uid', '_waiting',
         '_waker', 'name',
     )  # fmt: skip
+    # Whether retired slots are replaced by new ones.
+    _allocates = True
 
     def __init__(
         self,
@@ -647,7 +649,7 @@ class BufferPool:
                         self._waiters += 1
                         waker = self._waker = self._waker or Waker()
                     pending = self._pending_fences()
-                    retry_at = [self._retry.due] if self._missing else []
+                    retry_at = [self._retry.due] if self._missing and self._allocates else []
                     look_again_at = min(
                         now + _LOOK_AGAIN_S, deadline, *(p.deadline for p in pending), *retry_at
                     )
@@ -984,7 +986,12 @@ class BufferPool:
                         self._drop(lease, 'abandoned' if forgotten else 'released')
             for slot in list(self._waiting.values()):
                 self._settle(slot)
-            replaces = bool(self._missing) and not self._replacing and not self._retry.remaining_s
+            replaces = (
+                self._allocates
+                and bool(self._missing)
+                and not self._replacing
+                and not self._retry.remaining_s
+            )
             self._replacing |= replaces
             wanted = sorted(self._missing) if replaces else []
         self._tell()
@@ -1596,6 +1603,8 @@ class ForeignBufferPool(BufferPool):
     :raises LayoutError: the layout doesn't fit, or two frames share a buffer.
     """
 
+    _allocates = False
+
     def __init__(
         self,
         layout: ImageLayout,
@@ -1623,12 +1632,6 @@ class ForeignBufferPool(BufferPool):
         self._slots_by_identity = {identities_of(slot.buffers): slot for slot in self.slots}
         self._most = min(max(most, len(known)), MAX_SLOTS)
         self.replaced = 0
-
-    def _replace(self, wanted: list[int]) -> None:
-        """Leave the retired slots empty, because the pool can't allocate buffers."""
-        with self._lock:
-            self._replacing = False
-            self._retry.failed()
 
     def slot_of(self, identities: Identities) -> Slot | None:
         """Return the slot of the buffers with these identities; ``None``: the buffers are new."""

@@ -204,7 +204,7 @@ def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
 
 def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dict[str, Any]:
     """Return the content of ``summary.json``; other programs rely on its keys."""
-    # At once after one another, because frames go on.
+    # Read these counts one right after the other, because frames continue to come.
     camera, processed = graph.capture.camera.statistics(), graph.inference.processed
     copies = graph.ledger.entries()
     link = graph.inference.subscription.statistics()

@@ -855,10 +855,7 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
             write_whole(arguments.output / TIMELINE, json.dumps(timeline, allow_nan=False))
             write_result(result, arguments.output)
     except ConfigError:  # a full disk must not lose what was measured
-        *lines, last = verdict(result)
-        for line in lines:
-            say(line)
-        say.verdict(last)
+        _tell(result, say)
         raise
     return result
 
@@ -917,6 +914,16 @@ def _failed(error: Exception, folder: Path, say: Say) -> int:
     return EXIT_NOT_MEASURED
 
 
+def _tell(result: Result, say: Say, where: str = '') -> None:
+    """Print the checks' results and the verdict; *where* names the file that has them."""
+    *lines, last = verdict(result)
+    for line in lines:
+        say(line)
+    if result.exit_code == EXIT_NOT_MEASURED and os.geteuid() != 0:
+        say(f'to measure as root: {_as_root()}')
+    say.verdict(f'{last}{where}')
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the whole command with the parsed *arguments*; return its exit status."""
     say = Say(arguments.quiet)
@@ -936,10 +943,5 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_NOT_MEASURED
     except Exception as error:
         return _failed(error, arguments.output, say)
-    lines = verdict(result)
-    for line in lines[:-1]:
-        say(line)
-    if result.exit_code == EXIT_NOT_MEASURED and os.geteuid() != 0:
-        say(f'to measure as root: {_as_root()}')
-    say.verdict(f'{lines[-1]} ({arguments.output / RESULT})')
+    _tell(result, say, f' ({arguments.output / RESULT})')
     return result.exit_code

@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 from dataclasses import replace
+from functools import cached_property
 import importlib
 import io
 import itertools
@@ -455,11 +456,7 @@ class BagSource(FrameSource):
         One topic tells its speed, so that the sources of all topics return the same number.
         """
         duration: int = self._reader.duration
-        try:
-            ends = self._ends(_with_pictures(self._reader.topics)[0])
-        except FormatError:
-            return duration
-        by_stamp, by_record = ends[-1][0] - ends[0][0], ends[-1][1] - ends[0][1]
+        by_stamp, by_record = self._spans
         if min(by_stamp, by_record) <= 0 or abs(by_stamp - by_record) < _OTHER_SPEED_NS:
             return duration
         _, at_ns, own_ns = self._last_ns or (0, self._first_ns, 0)
@@ -468,13 +465,15 @@ class BagSource(FrameSource):
             return duration
         return duration * by_stamp // by_record
 
-    def _ends(self, topic: str) -> list[tuple[int, int]]:
+    @cached_property
+    def _spans(self) -> tuple[int, int]:
         """
-        Return stamp and time of recording of the topic's first message, and those of its last.
+        Return ns between one topic's first and last message, by stamps and by record.
 
-        :raises FormatError: one of the two can't be read.
+        The topic is the same for the sources of all topics. (0, 0): its messages can't be read.
         """
-        reader, connections = self._reader, self._connections_of(topic)
+        reader = self._reader
+        connections = self._connections_of(_with_pictures(reader.topics)[0])
         try:
             ends = list(itertools.islice(reader.messages(connections), 1))
             # Search the last parts of the recording first, because it may be long.
@@ -483,15 +482,14 @@ class BagSource(FrameSource):
                 ends += deque(reader.messages(connections, since_ns), maxlen=1)
                 if len(ends) > 1:
                     break
-        except Exception as error:  # rosbags has no common base class of its errors
-            raise FormatError(_first_line(error)) from error
-        if not ends:
-            raise FormatError(f"topic '{topic}' has no messages")
-        msgtype = connections[0].msgtype
-        return [
-            (read_message(self._store, msgtype, content)[0].stamp_ns, at_ns)
-            for _, at_ns, content in ends
-        ]
+            (_, began_ns, first), (_, ended_ns, last) = ends
+            stamps = [
+                read_message(self._store, connections[0].msgtype, content)[0].stamp_ns
+                for content in (first, last)
+            ]
+        except Exception:  # rosbags has no common base class of its errors
+            return 0, 0
+        return stamps[1] - stamps[0], ended_ns - began_ns
 
     def _connections_of(self, topic: str) -> list[Any]:
         return [connection for connection in self._reader.connections if connection.topic == topic]
