@@ -24,7 +24,14 @@ import os
 from typing import Any
 
 from camera.camera_options import camera_options
-from camera.gstreamer_kit import capture_until_error, configure, inodes, next_frame, WAIT_S
+from camera.gstreamer_kit import (
+    capture_until_error,
+    configure,
+    events_counted,
+    inodes,
+    next_frame,
+    WAIT_S,
+)
 import numpy as np
 import pytest
 
@@ -51,6 +58,7 @@ def opened(properties: dict[str, str] | None = None, **options: Any) -> ArgusCam
         words = ' '.join(f'{name}={text}' for name, text in properties.items())
         caps = 'video/x-raw(memory:NVMM),format=NV12,width=322,height=46,framerate=200/1'
         options['pipeline'] = f'nvarguscamerasrc {words} ! {caps}'
+    events_counted(on=False)
     transform = options.pop('transform_library', TRANSFORM)
     return ArgusCamera(camera_options(**options), library=LIBRARY, transform_library=transform)
 

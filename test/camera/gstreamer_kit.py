@@ -23,6 +23,7 @@ import ctypes
 from ctypes import byref
 import dataclasses
 from dataclasses import dataclass, field
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,12 @@ class Opened:
     opened_heaps: list[str] = field(default_factory=list)
 
 
+def events_counted(*, on: bool) -> None:
+    """Let the double count frames for its events, such as ``error-at``, or not."""
+    (plugin,) = Path(os.environ['GST_PLUGIN_PATH_1_0']).glob('libgstzc*.so')
+    ctypes.c_int.in_dll(ctypes.CDLL(str(plugin)), 'double_counts').value = on
+
+
 def open_camera(
     pipeline: str, start_timeout_s: float = WAIT_S, silent: float = WAIT_S, **options: Any
 ) -> Opened:
@@ -77,6 +84,7 @@ def open_camera(
         def open_heaps(self) -> OfferedHeaps:  # noqa: CNL100
             return OfferedHeaps(('memfd',), opener=open_heap)
 
+    events_counted(on=False)
     made = camera_options(pipeline=pipeline, ledger=ledger, silent=silent, **options)
     fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
     camera = GStreamerCamera(Options(**fields), start_timeout_s=start_timeout_s)
@@ -84,10 +92,11 @@ def open_camera(
 
 
 def configure(camera: Camera, slots: int = 4) -> None:
-    """Allocate as the node does, with consumers that want *slots* in all."""
+    """Allocate as the node does, with consumers that want *slots* in all; count for events."""
     own = camera.constraints()
     others = BufferConstraints('slots', slots=slots - own.slots)
     camera.allocate(agree([own, others], (camera.width, camera.height)))
+    events_counted(on=True)
 
 
 @contextmanager

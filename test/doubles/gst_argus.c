@@ -20,7 +20,8 @@
  *
  * Row r of each plane of frame n is n + r all over. "Block-linear" is what the double of the transform library takes for it: the rows of a
  * plane stand in the opposite order. Properties that begin with `double-` say what kind of frames it makes; ARGUS_DOUBLE=underscores in the
- * environment is a release whose properties are written with them.
+ * environment is a release whose properties are written with them. `double-change-at` counts the frames since the test has set
+ * `double_counts`.
  */
 #define _GNU_SOURCE
 #include "nvbufsurface.h"
@@ -35,13 +36,15 @@
 
 #define SURFACES 6
 
+gint double_counts;
+
 typedef struct {
 	GstPushSrc parent;
 	guint color, layout, junk, memory_type, change_at;
 	gint sensor, mode;
 	gboolean new_interface;
 	gint width, height, rate_n, rate_d;
-	guint count;
+	guint count, counted;
 	gint unlocked;
 	gint64 next_us;
 	NvBufSurface *surfaces[SURFACES];
@@ -150,13 +153,13 @@ static GstFlowReturn create(GstPushSrc *source, GstBuffer **out)
 	while (g_get_monotonic_time() < self->next_us && !g_atomic_int_get(&self->unlocked))
 		g_usleep(500);
 	self->next_us = MAX(self->next_us, g_get_monotonic_time() - period) + period;
-	if (self->change_at && self->count == self->change_at)
+	if (self->change_at && self->counted == self->change_at)
 		drop_all(self);
 	int found = -1;
 	while (found < 0) {
 		for (int i = 0; i < SURFACES && found < 0; i++) {
 			if (!self->memories[i])
-				make(self, i, self->change_at && self->count >= self->change_at ? self->width / 2 : self->width);
+				make(self, i, self->change_at && self->counted >= self->change_at ? self->width / 2 : self->width);
 			if (GST_MINI_OBJECT_REFCOUNT_VALUE(self->memories[i]) == 1)
 				found = i;
 		}
@@ -169,6 +172,7 @@ static GstFlowReturn create(GstPushSrc *source, GstBuffer **out)
 	*out = gst_buffer_new();
 	gst_buffer_append_memory(*out, gst_memory_ref(self->memories[found]));
 	GST_BUFFER_OFFSET(*out) = self->count++;
+	self->counted += (guint)g_atomic_int_get(&double_counts);
 	return GST_FLOW_OK;
 }
 

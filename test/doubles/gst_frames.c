@@ -20,7 +20,7 @@
  *
  * Each frame's number is written, as one byte, to every byte of its planes. The memory is sealed memfds: GStreamer's dma-buf allocator
  * takes any descriptor. `crop` is of the frame, whose size is that of the caps, or `whole`: where an element crops, the caps have the
- * size of what is left.
+ * size of what is left. An event `-at` n comes n frames after the test has set `double_counts`.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -36,13 +36,15 @@
 
 #define MAX_SETS 32
 
+gint double_counts;
+
 typedef struct {
 	GstPushSrc parent;
 	gchar *text, *later, *memory, *strides, *offsets, *crop, *whole, *exhausted;
-	guint buffers, memories, size, start, step, error_at, system_at, change_at, silent_at, bad_at, skip_at, eos_at;
+	guint buffers, memories, size, start, step, error_at, change_at, silent_at, bad_at, skip_at, eos_at;
 	gboolean live;
 	guint rate;
-	guint count, made;
+	guint count, counted, made;
 	gint unlocked;
 	GstMemory *sets[MAX_SETS][GST_VIDEO_MAX_PLANES];
 	gint64 next_us;
@@ -63,10 +65,10 @@ static const Text NUMBERS[] = {
 	{ "buffers", G_STRUCT_OFFSET(Frames, buffers) }, { "memories", G_STRUCT_OFFSET(Frames, memories) },
 	{ "frame-size", G_STRUCT_OFFSET(Frames, size) }, { "start", G_STRUCT_OFFSET(Frames, start) },
 	{ "step", G_STRUCT_OFFSET(Frames, step) },	 { "error-at", G_STRUCT_OFFSET(Frames, error_at) },
-	{ "system-at", G_STRUCT_OFFSET(Frames, system_at) }, { "change-at", G_STRUCT_OFFSET(Frames, change_at) },
-	{ "silent-at", G_STRUCT_OFFSET(Frames, silent_at) }, { "bad-at", G_STRUCT_OFFSET(Frames, bad_at) },
-	{ "skip-at", G_STRUCT_OFFSET(Frames, skip_at) }, { "eos-at", G_STRUCT_OFFSET(Frames, eos_at) },
-	{ "rate", G_STRUCT_OFFSET(Frames, rate) },	 { "live", G_STRUCT_OFFSET(Frames, live) },
+	{ "change-at", G_STRUCT_OFFSET(Frames, change_at) }, { "silent-at", G_STRUCT_OFFSET(Frames, silent_at) },
+	{ "bad-at", G_STRUCT_OFFSET(Frames, bad_at) },	 { "skip-at", G_STRUCT_OFFSET(Frames, skip_at) },
+	{ "eos-at", G_STRUCT_OFFSET(Frames, eos_at) },	 { "rate", G_STRUCT_OFFSET(Frames, rate) },
+	{ "live", G_STRUCT_OFFSET(Frames, live) },
 };
 
 static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec)
@@ -158,7 +160,7 @@ static GstBuffer *take(Frames *self)
 {
 	GstBuffer *buffer = gst_buffer_new();
 	GstMemory *fresh[GST_VIDEO_MAX_PLANES] = { NULL }, **set = NULL;
-	gboolean system = !strcmp(self->memory, "system") || (self->system_at && self->count == self->system_at);
+	gboolean system = !strcmp(self->memory, "system");
 	if (!system && self->buffers == 0) {
 		make_set(self, set = fresh);
 	} else if (!system) {
@@ -244,15 +246,15 @@ static void describe(Frames *self, GstBuffer *buffer)
 static GstFlowReturn create(GstPushSrc *source, GstBuffer **out)
 {
 	Frames *self = (Frames *)source;
-	guint now = self->count;
+	guint now = self->count, at = self->counted;
 	gint64 period = G_USEC_PER_SEC / MAX(1, self->rate);
-	if (self->eos_at && now == self->eos_at)
+	if (self->eos_at && at == self->eos_at)
 		return GST_FLOW_EOS;
-	if (self->error_at && now == self->error_at) {
+	if (self->error_at && at == self->error_at) {
 		GST_ELEMENT_ERROR(self, RESOURCE, READ, ("The cable was pulled"), ("poll said POLLERR"));
 		return GST_FLOW_ERROR;
 	}
-	while (self->silent_at && now == self->silent_at && !g_atomic_int_get(&self->unlocked))
+	while (self->silent_at && at == self->silent_at && !g_atomic_int_get(&self->unlocked))
 		g_usleep(1000);
 	if (self->live) {
 		if (!self->next_us)
@@ -262,7 +264,7 @@ static GstFlowReturn create(GstPushSrc *source, GstBuffer **out)
 			g_usleep((gulong)wait);
 		self->next_us = MAX(self->next_us, g_get_monotonic_time() - period) + period;
 	}
-	if (self->change_at && now == self->change_at) {
+	if (self->change_at && at == self->change_at) {
 		GstCaps *caps = gst_caps_from_string(self->later);
 		gst_base_src_set_caps(GST_BASE_SRC(source), caps);
 		gst_caps_unref(caps);
@@ -273,15 +275,16 @@ static GstFlowReturn create(GstPushSrc *source, GstBuffer **out)
 	if (!buffer)
 		return GST_FLOW_FLUSHING;
 	describe(self, buffer);
-	if (self->skip_at && now == self->skip_at)
+	if (self->skip_at && at == self->skip_at)
 		self->step++;
-	if (self->bad_at && now == self->bad_at)
+	if (self->bad_at && at == self->bad_at)
 		GST_BUFFER_FLAG_SET(buffer, GST_BUFFER_FLAG_CORRUPTED);
 	if (!self->live)
 		GST_BUFFER_PTS(buffer) = now * (guint64)period * 1000;
 	GST_BUFFER_OFFSET(buffer) = now + self->step;
 	GST_BUFFER_OFFSET_END(buffer) = now + self->step + 1;
 	self->count++;
+	self->counted += (guint)g_atomic_int_get(&double_counts);
 	*out = buffer;
 	return GST_FLOW_OK;
 }
@@ -301,7 +304,7 @@ static gboolean start(GstBaseSrc *source)
 	Frames *self = (Frames *)source;
 	gst_base_src_set_live(source, self->live);
 	gst_base_src_set_do_timestamp(source, self->live);
-	self->count = 0;
+	self->count = self->counted = 0;
 	return TRUE;
 }
 
