@@ -796,7 +796,19 @@ class FrameFeed:
             pipeline.close()
 
     def start(self, queue: KeepLastQueue[Frame]) -> None:
-        """Start the thread, which takes frames from *queue* until :meth:`stop`."""
+        """
+        Start the thread, which takes frames from *queue* until :meth:`stop`.
+
+        :raises PipelineError: the thread of the last run has not ended, because an element is
+            stuck.
+        """
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+            if self._thread.is_alive():
+                raise PipelineError(
+                    f"the last run of pipeline '{self._description}' has not ended yet: an "
+                    'element is stuck'
+                )
         self._stop.clear()
         self._seen.clear()
         self._back_off.start_over()
@@ -955,10 +967,9 @@ class FrameFeed:
 
     def stop(self) -> None:
         """End the run, after its sinks have written all data. A second call does nothing."""
-        self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_JOIN_S)
+        if self._thread is not None and not self._stop.is_set():
+            self._stop.set()
+            self._thread.join(_JOIN_S)
 
     def close(self) -> None:
         """Stop for good; frames that a stuck element holds stay lent until it frees them."""

@@ -42,7 +42,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link import gstreamer as feed_module
-from zc_perception.link.gstreamer import AccessUnit, FrameFeed, nal_types
+from zc_perception.link.gstreamer import AccessUnit, FrameFeed, nal_types, PipelineError
 from zc_perception.memory.ledger import CopyLedger
 
 SIZE = WIDTH, HEIGHT = 70, 48
@@ -315,6 +315,31 @@ def test_a_stuck_element_keeps_its_frames_until_it_lets_go(bench: Bench) -> None
         assert not bench.all_back()
         let_go.set()
     del probe
+
+
+def test_a_feed_starts_again_only_after_its_last_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, '_JOIN_S', 0.1)
+    came, let_go = threading.Event(), threading.Event()
+
+    def hang() -> int:
+        came.set()
+        let_go.wait()
+        return 1
+
+    with bench.feed('fakesink', listeners=hang) as feed:
+        assert came.wait(60)
+        feed.stop()
+        with pytest.raises(PipelineError, match="'fakesink' has not ended yet"):
+            feed.start(bench.queue)
+        let_go.set()
+        until(lambda: not feed.alive)
+        feed.start(bench.queue)
+        assert feed.alive
+        bench.put()
+        bench.put_when_free()
+        until(lambda: feed.statistics().frames, lambda: feed.statistics())
 
 
 @pytest.mark.parametrize(
