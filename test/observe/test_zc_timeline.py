@@ -113,6 +113,10 @@ def test_what_running_nodes_noted_is_told(
     assert json.loads(trace.read_text(encoding='utf-8'))['otherData']['frames'] == 9
 
 
+def test_dev_null_may_take_both_files(nodes: None) -> None:
+    assert main(['--json', '/dev/null', '--trace', '/dev/null']) == 0
+
+
 def test_the_process_of_an_inference_node_is_enough(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,7 +165,7 @@ def test_many_processes_that_can_not_be_read_are_one_line(
     [
         (['--seconds', '0'], '--seconds 0: give a number of seconds above 0'),
         (['--json', ''], "--json '' names no file"),
-        (['--json', '/dev/null', '--trace', '/dev/null'], "--trace and --json are both '/dev/nul"),
+        (['--json', '/dev/stdout', '--trace', '/dev/stdout'], '--trace and --json are both '),
         (['all'], "argument PID: invalid int value: 'all'"),
     ],
 )

@@ -199,6 +199,8 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
 
 def _run(options: argparse.Namespace) -> int:
     import json
+    import os
+    from pathlib import Path
 
     from zc_perception.errors import ConfigError
     from zc_perception.observe.timeline import build_timeline
@@ -212,7 +214,7 @@ def _run(options: argparse.Namespace) -> int:
         None if name is None else output_file(name, option)
         for option, name in (('--trace', options.trace), ('--json', options.json))
     )
-    if trace is not None and rows_file is not None and trace.resolve() == rows_file.resolve():
+    if trace and rows_file and trace.resolve() == rows_file.resolve() != Path(os.devnull):
         raise ConfigError(f"--trace and --json are both '{trace}'; give each a file of its own")
     tracks = _watch(options.pids, options.seconds)
     records = [record for track in tracks if track.role == 'inference' for record in track.records]
