@@ -42,7 +42,8 @@ TEST = Path(__file__).parents[1]
 CONFIG = TEST.parent / 'config' / 'perception.yaml'
 
 
-def test_ros_is_described_without_importing_it_here() -> None:
+def test_ros_is_described_without_importing_it_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('AMENT_PREFIX_PATH', f'/nowhere:{os.environ["AMENT_PREFIX_PATH"]}')
     answer = ask(describe_ros)
     assert 'error' not in answer and answer['rclpy_version']
     assert answer['middleware'] in answer['middlewares']

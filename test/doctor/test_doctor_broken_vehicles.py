@@ -148,6 +148,19 @@ def test_without_a_parameter_file_hardware_is_only_warned_of(name: str, vehicle:
     assert not {'gstreamer.elements', 'libcamera.bindings'} & {check for check, _ in found}
 
 
+def test_without_cameras_a_common_picture_must_fit_into_the_segment(vehicle: Vehicle) -> None:
+    BROKEN['Fast DDS profile with too small a segment'][0](vehicle)
+    vehicle.yaml = None
+    assert vehicle.verdicts('ros')['ros.large_messages', ''] == 'warn'
+
+
+def test_the_first_kernel_with_fences_needs_no_buffer_to_show_them(vehicle: Vehicle) -> None:
+    vehicle.write('proc/sys/kernel/osrelease', '6.0.0-vehicle')
+    for name in ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'):
+        (vehicle.root / 'dev' / name).unlink()
+    assert vehicle.found('kernel.sync_file_ioctls')[''].status is Status.OK
+
+
 def test_a_folder_of_another_user_is_refused(
     vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
