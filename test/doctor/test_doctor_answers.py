@@ -141,10 +141,11 @@ def test_a_model_that_can_not_run_is_the_inference_nodes_own_sentence(
 
 
 def test_the_runtime_is_loaded_and_its_version_told(tmp_path: Path) -> None:
-    library = build_double(tmp_path / 'libaxruntime.so')
+    (tmp_path / 'runtime-1.7.2').mkdir()
+    library = build_double(tmp_path / 'runtime-1.7.2/libaxruntime.so')
     answer = ask(describe_voyager, str(library))
-    assert answer['path'] == answer['file'] == str(library) and answer['api_version'] != ''
-    assert (answer['release'], answer['python_binding']) == ('1.6.0', 'a library is named')
+    assert answer['path'] == answer['file'] == str(library) and answer['api_version'] == '1.6.0'
+    assert (answer['release'], answer['python_binding']) == ('1.7.2', 'a library is named')
     (tmp_path / 'libother.so').write_bytes(b'no library')
     assert 'libother.so' in ask(describe_voyager, str(tmp_path / 'libother.so'))['error']
 

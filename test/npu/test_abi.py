@@ -28,6 +28,7 @@ from types import ModuleType
 from doubles.c_layout import c_layout, differences, Layout, python_layout, Rest
 import pytest
 
+from zc_perception.errors import AcceleratorError
 from zc_perception.npu.axl import abi as axl
 from zc_perception.npu.axruntime import library as axr
 from zc_perception.npu.axruntime.runtime import device_stride
@@ -138,3 +139,9 @@ def test_the_distance_of_devices_is_measured(size: int, second: bytes) -> None:
     memory = ctypes.create_string_buffer(text, 2 * size)
     assert device_stride(ctypes.addressof(memory), 2) == size
     assert device_stride(0, 1) == ctypes.sizeof(axr.DeviceInfo), 'one device has no distance'
+
+
+def test_a_list_without_a_second_device_s_name_is_refused() -> None:
+    memory = ctypes.create_string_buffer(b'metis-0:1:0', 1 << 16)
+    with pytest.raises(AcceleratorError, match='in an unknown format; leave only one card'):
+        device_stride(ctypes.addressof(memory), 2)

@@ -592,7 +592,7 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
     if interface == 'python':
         assert len(binding.double.used_connections) == cores
     notices = ' '.join(accelerator.notices())
-    assert (f'set in_flight to {limit}' in notices) == (cores > 1)
+    assert (f'set in_flight to {limit}, so that no core' in notices) == (cores > 1)
     assert accelerator.facts()['aipu_cores'] == cores
 
 
