@@ -25,21 +25,8 @@ import struct
 
 from zc_perception.npu.axl import abi
 
+from . import kernel_api as kernel
 from .harness import check, equal, expect_nothing_left, fails
-from .kernel_api import (
-    bufinfo,
-    heap_buffer,
-    libc,
-    live,
-    NPU,
-    shadow_buffer,
-    SYNC_END,
-    SYNC_READ,
-    SYNC_WRITE,
-    trace_events,
-    tracing,
-    udmabuf_buffer,
-)
 from .npu_client import FORMATS, fourcc, Image, Job, make_image, Npu, VirtualResult
 
 SIZE = (64, 48)
@@ -48,35 +35,35 @@ BYTES = 64 * 48 * 3 // 2
 
 @check
 def import_shows_in_bufinfo_and_in_the_trace() -> None:
-    with Npu() as npu, heap_buffer(BYTES) as buffer, tracing('axl'):
+    with Npu() as npu, kernel.heap_buffer(BYTES) as buffer, kernel.tracing('axl'):
         got = npu.import_fd(buffer.fd, SIZE)
         equal(got.size, buffer.size, 'size')
         assert got.handle, 'the handle is 0'
-        equal(bufinfo()[buffer.inode].attached, [NPU], 'attached devices')
+        equal(kernel.bufinfo()[buffer.inode].attached, [kernel.NPU], 'attached devices')
         npu.release(got.handle)
-        equal(bufinfo()[buffer.inode].attached, [], 'attached devices after release')
+        equal(kernel.bufinfo()[buffer.inode].attached, [], 'attached devices after release')
         released = {'handle': str(got.handle), 'inode': str(buffer.inode)}
         imported = {
             **released,
-            'exporter': bufinfo()[buffer.inode].exporter,
+            'exporter': kernel.bufinfo()[buffer.inode].exporter,
             'iova': hex(got.iova_base),
             'size': str(buffer.size),
         }
-        equal(trace_events('axl_dmabuf_import'), [imported], 'import event')
-        equal(trace_events('axl_dmabuf_release'), [released], 'release event')
+        equal(kernel.trace_events('axl_dmabuf_import'), [imported], 'import event')
+        equal(kernel.trace_events('axl_dmabuf_release'), [released], 'release event')
 
 
 @check
 def planes_in_two_buffers_are_two_attachments() -> None:
-    with Npu() as npu, make_image(separate=True) as image, tracing('axl'):
+    with Npu() as npu, make_image(separate=True) as image, kernel.tracing('axl'):
         handle = npu.import_planes(image.argument()).handle
         equal(
-            [bufinfo()[buffer.inode].attached for buffer in image.buffers()],
-            [[NPU]] * 2,
+            [kernel.bufinfo()[buffer.inode].attached for buffer in image.buffers()],
+            [[kernel.NPU]] * 2,
             'attached devices',
         )
         npu.release(handle)
-        events = trace_events('axl_dmabuf_import')
+        events = kernel.trace_events('axl_dmabuf_import')
         equal(
             {event['inode'] for event in events},
             {str(buffer.inode) for buffer in image.buffers()},
@@ -87,10 +74,10 @@ def planes_in_two_buffers_are_two_attachments() -> None:
 
 @check
 def a_second_import_is_a_second_handle() -> None:
-    with Npu() as npu, heap_buffer(BYTES) as buffer:
+    with Npu() as npu, kernel.heap_buffer(BYTES) as buffer:
         first, second = (npu.import_fd(buffer.fd, SIZE).handle for _ in range(2))
         assert first != second, 'both imports have the same handle'
-        equal(bufinfo()[buffer.inode].attached, [NPU] * 2, 'attached devices')
+        equal(kernel.bufinfo()[buffer.inode].attached, [kernel.NPU] * 2, 'attached devices')
         npu.release(first)
         fails(errno.ENOENT, npu.release, first)
         npu.release(second)
@@ -100,7 +87,7 @@ def a_second_import_is_a_second_handle() -> None:
 
 @check
 def import_rejects_bad_fds() -> None:
-    with Npu() as npu, heap_buffer(BYTES) as buffer:
+    with Npu() as npu, kernel.heap_buffer(BYTES) as buffer:
         closed = os.dup(buffer.fd)
         os.close(closed)
         for fd in (closed, -1):
@@ -113,7 +100,7 @@ def import_rejects_bad_fds() -> None:
 
 @check
 def import_rejects_bad_flags_formats_and_sizes() -> None:
-    with Npu() as npu, heap_buffer(BYTES) as buffer:
+    with Npu() as npu, kernel.heap_buffer(BYTES) as buffer:
         for flags in (0, 3, 5, 6, 7, 8, 9, 1 << 31):
             fails(errno.EINVAL, npu.import_fd, buffer.fd, SIZE, flags=flags)
         for pixfmt in ('P010', 'XXXX'):
@@ -127,7 +114,11 @@ def import_rejects_bad_flags_formats_and_sizes() -> None:
 
 @check
 def a_read_only_buffer_is_not_imported_for_writing() -> None:
-    with Npu() as npu, heap_buffer(BYTES, os.O_RDONLY) as buffer, heap_buffer(BYTES) as writable:
+    with (
+        Npu() as npu,
+        kernel.heap_buffer(BYTES, os.O_RDONLY) as buffer,
+        kernel.heap_buffer(BYTES) as writable,
+    ):
         handle = npu.import_fd(buffer.fd, SIZE).handle
         for flags in (abi.ImportFlags.FROM_DEVICE, abi.ImportFlags.BIDIRECTIONAL):
             fails(errno.EACCES, npu.import_fd, buffer.fd, SIZE, flags=flags)
@@ -198,7 +189,7 @@ def _call_grown(
 
 @check
 def arguments_may_grow_by_zeros() -> None:
-    with Npu() as npu, make_image() as image, heap_buffer(4096) as result:
+    with Npu() as npu, make_image() as image, kernel.heap_buffer(4096) as result:
         handle = npu.import_planes(image.argument()).handle
         submit = abi.AxlSubmit2(input_handle=handle, in_fence_fd=-1, result_fd=result.fd)
         for number, argument in ((67, image.argument()), (68, submit), (69, abi.AxlQuery())):
@@ -217,7 +208,7 @@ def arguments_may_grow_by_zeros() -> None:
 
 @check
 def handles_belong_to_their_open_file() -> None:
-    with Npu() as npu, Npu() as other, heap_buffer(BYTES) as buffer:
+    with Npu() as npu, Npu() as other, kernel.heap_buffer(BYTES) as buffer:
         handle = npu.import_fd(buffer.fd, SIZE).handle
         for wrong in (0, handle + 1, 0xFFFFFFFF):
             fails(errno.ENOENT, npu.release, wrong)
@@ -233,7 +224,7 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
     view = ctypes.c_char.from_buffer(memory)
     page = ctypes.addressof(view)
     whole = ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE)
-    with Npu() as npu, make_image() as image, heap_buffer(4096) as result:
+    with Npu() as npu, make_image() as image, kernel.heap_buffer(4096) as result:
         handle = npu.import_planes(image.argument()).handle
         arguments = {
             abi.REQUESTS.import_fd: abi.AxlImportFd(
@@ -252,11 +243,11 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
         for request, argument in arguments.items():
             fails(errno.EFAULT, npu.call_at, request, 8)
             ctypes.memmove(page, bytes(argument), ctypes.sizeof(argument))
-            libc.mprotect(*whole, mmap.PROT_READ)
+            kernel.libc.mprotect(*whole, mmap.PROT_READ)
             fails(errno.EFAULT, npu.call_at, request, page)
-            libc.mprotect(*whole, mmap.PROT_READ | mmap.PROT_WRITE)
+            kernel.libc.mprotect(*whole, mmap.PROT_READ | mmap.PROT_WRITE)
         fails(errno.EFAULT, npu.call_at, abi.REQUESTS.release_import, 8)
-        held = [live()[what] for what in ('attachments', 'imports', 'jobs')]
+        held = [kernel.live()[what] for what in ('attachments', 'imports', 'jobs')]
         equal(held, [1, 1, 0], 'live objects')
     del view
     memory.close()
@@ -300,7 +291,7 @@ def odd_sizes_offsets_and_strides() -> None:
 @check
 def every_exporter_is_read_rightly() -> None:
     with Npu() as npu:
-        for allocate in (heap_buffer, udmabuf_buffer, shadow_buffer):
+        for allocate in (kernel.heap_buffer, kernel.udmabuf_buffer, kernel.shadow_buffer):
             with make_image('NV12', 320, 180, allocate=allocate, padding=(64, 64, 0, 0)) as image:
                 _expect_right(npu, image)
 
@@ -331,7 +322,7 @@ def a_wrong_layout_is_a_wrong_crc() -> None:
 
 @check
 def a_missing_sync_shows_on_the_shadow_exporter() -> None:
-    with Npu() as npu, make_image('NV12', 160, 96, allocate=shadow_buffer) as image:
+    with Npu() as npu, make_image('NV12', 160, 96, allocate=kernel.shadow_buffer) as image:
         handle = npu.import_planes(image.argument()).handle
         old = image.crcs()
         buffer = image.planes[0].buffer
@@ -341,12 +332,12 @@ def a_missing_sync_shows_on_the_shadow_exporter() -> None:
         buffer.memory()[:] = changed
         equal(npu.run(handle).crcs(), old, 'CRCs without SYNC')
         # END alone makes the change visible to the device.
-        buffer.sync(SYNC_WRITE | SYNC_END)
+        buffer.sync(kernel.SYNC_WRITE | kernel.SYNC_END)
         equal(npu.run(handle).crcs(), image.crcs(), 'CRCs after SYNC')
         assert image.crcs() != old, 'the content has not changed'
         # A bracket for reading only does not write back.
-        buffer.sync(SYNC_READ)
+        buffer.sync(kernel.SYNC_READ)
         buffer.memory()[:] = before
-        buffer.sync(SYNC_READ | SYNC_END)
+        buffer.sync(kernel.SYNC_READ | kernel.SYNC_END)
         assert npu.run(handle).crcs() != old, 'a read bracket wrote to the device'
         npu.release(handle)

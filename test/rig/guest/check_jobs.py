@@ -25,24 +25,8 @@ import time
 
 from zc_perception.npu.axl import abi
 
+from . import kernel_api as kernel
 from .harness import check, equal, fails, raises, settles
-from .kernel_api import (
-    bufinfo,
-    fence_info,
-    heap_buffer,
-    is_readable,
-    live,
-    merge_fences,
-    NPU,
-    parameters,
-    SYNC_END,
-    SYNC_READ,
-    SYNC_WRITE,
-    trace_events,
-    tracing,
-    udmabuf_buffer,
-    wait_fence,
-)
 from .npu_client import Npu, read_result, RESULT_SIZE, scene, two_files
 
 
@@ -70,12 +54,12 @@ def submit_rejects_bad_arguments() -> None:
             fails(errno.EINVAL, npu.call, abi.REQUESTS.submit2, argument)
         output = npu.import_fd(result.fd, (16, 16), flags=abi.ImportFlags.FROM_DEVICE).handle
         fails(errno.EINVAL, npu.submit, output, result.fd)
-        equal(live()['jobs'], 0, 'jobs after so many mistakes')
+        equal(kernel.live()['jobs'], 0, 'jobs after so many mistakes')
 
 
 @check
 def jobs_end_in_the_order_of_their_seqno() -> None:
-    with tracing('axl'), scene() as (npu, _image, handle, result):
+    with kernel.tracing('axl'), scene() as (npu, _image, handle, result):
         jobs = [npu.submit2(handle, result.fd) for _ in range(4)]
         equal([job.seqno for job in jobs], [1, 2, 3, 4], 'seqno')
         ends = [job.wait() for job in jobs]
@@ -83,12 +67,12 @@ def jobs_end_in_the_order_of_their_seqno() -> None:
         equal(stamps, sorted(stamps), 'order of the ends')
         for name in ('axl_submit', 'axl_complete'):
             equal(
-                [event['seqno'] for event in trace_events(name)],
+                [event['seqno'] for event in kernel.trace_events(name)],
                 ['1', '2', '3', '4'],
                 f'seqno of {name}',
             )
         equal(
-            {event['status'] for event in trace_events('axl_complete')},
+            {event['status'] for event in kernel.trace_events('axl_complete')},
             {'0'},
             'status in the trace',
         )
@@ -97,8 +81,8 @@ def jobs_end_in_the_order_of_their_seqno() -> None:
 @check
 def more_jobs_than_max_in_flight_are_busy() -> None:
     with two_files() as (npu, handle, other, other_handle, _, result):
-        with parameters(max_in_flight=2):
-            with parameters(hang_every=1):
+        with kernel.parameters(max_in_flight=2):
+            with kernel.parameters(hang_every=1):
                 fences = [npu.submit(handle, result.fd).fence for _ in range(2)]
             for _ in range(3):
                 fails(errno.EBUSY, npu.submit, handle, result.fd)
@@ -112,7 +96,7 @@ def more_jobs_than_max_in_flight_are_busy() -> None:
 @check
 def a_hang_ends_with_its_timeout() -> None:
     with scene() as (npu, _image, handle, result):
-        with parameters(hang_every=2):
+        with kernel.parameters(hang_every=2):
             good, hung, late = (
                 npu.submit(handle, result.fd, timeout_us=time_us)
                 for time_us in (20000000, 80000, 20000000)
@@ -133,12 +117,12 @@ def _now_us() -> int:
 @check
 def a_fence_tells_when_its_job_ended() -> None:
     with scene() as (npu, _image, handle, result):
-        with parameters(latency_us=2000000):
+        with kernel.parameters(latency_us=2000000):
             before = _now_us()
             job = npu.submit(handle, result.fd)
             after = _now_us()
-            assert not is_readable(job.fence), 'the fence is readable at once'
-            pending = fence_info(job.fence)
+            assert not kernel.is_readable(job.fence), 'the fence is readable at once'
+            pending = kernel.fence_info(job.fence)
         equal(
             (pending.status, pending.driver, pending.timeline),
             (0, 'axl', 'metis-0'),
@@ -148,7 +132,7 @@ def a_fence_tells_when_its_job_ended() -> None:
             f'submit_us {job.submit_us} is not within {before}..{after}'
         )
         equal(job.completion_us, 0, 'completion_us')
-        done = wait_fence(job.fence)
+        done = kernel.wait_fence(job.fence)
         equal((done.status, done.driver, done.timeline), (1, 'axl', 'metis-0'), 'signalled fence')
         end_us = done.timestamp_ns // 1000
         assert job.submit_us + 2000000 <= end_us <= _now_us(), (
@@ -160,16 +144,16 @@ def a_fence_tells_when_its_job_ended() -> None:
 @check
 def an_acquire_fence_is_waited_for() -> None:
     with two_files(width=160, height=96) as (npu, handle, other, other_handle, image, result):
-        with parameters(latency_us=2000000):
+        with kernel.parameters(latency_us=2000000):
             producer = other.submit2(other_handle, result.fd)
-        with parameters(latency_us=0, reservation_fences=0):
+        with kernel.parameters(latency_us=0, reservation_fences=0):
             consumer = npu.submit2(handle, result.fd, in_fence=producer.fence)
-            assert not is_readable(consumer.fence, 50), (
+            assert not kernel.is_readable(consumer.fence, 50), (
                 'the job did not wait for its acquire fence'
             )
             # The job sees a write during its wait, because it has not read yet.
             image.planes[0].buffer.memory()[0:4] = b'late'
-            first, second = wait_fence(producer.fence), consumer.wait()
+            first, second = kernel.wait_fence(producer.fence), consumer.wait()
         equal((first.status, second.status), (1, 1), 'status')
         assert first.timestamp_ns <= second.timestamp_ns, 'the consumer ended before the producer'
         equal(read_result(result).crcs(), image.crcs(), 'CRCs')
@@ -182,10 +166,10 @@ def an_acquire_fence_is_waited_for() -> None:
 @check
 def an_error_of_the_acquire_fence_is_passed_on() -> None:
     with two_files() as (npu, handle, other, other_handle, _, result):
-        with parameters(fail_every=1):
+        with kernel.parameters(fail_every=1):
             failed = other.submit2(other_handle, result.fd)
-            wait_fence(failed.fence)
-        with parameters(latency_us=50000):
+            kernel.wait_fence(failed.fence)
+        with kernel.parameters(latency_us=50000):
             equal(
                 npu.submit2(handle, result.fd, in_fence=failed.fence).wait().status,
                 -errno.EIO,
@@ -198,7 +182,7 @@ def an_error_of_the_acquire_fence_is_passed_on() -> None:
 @check
 def an_acquire_fence_that_never_comes_is_a_timeout() -> None:
     with two_files() as (npu, handle, other, other_handle, _, result):
-        with parameters(hang_every=1):
+        with kernel.parameters(hang_every=1):
             stuck = other.submit2(other_handle, result.fd, timeout_us=20000000)
             time.sleep(0.02)
         job = npu.submit2(handle, result.fd, in_fence=stuck.fence, timeout_us=60000)
@@ -208,7 +192,7 @@ def an_acquire_fence_that_never_comes_is_a_timeout() -> None:
         assert 60000 <= waited < 9000000, f'the timeout of 60000 us took {waited} us'
         other.close()
         equal(
-            wait_fence(stuck.fence).status,
+            kernel.wait_fence(stuck.fence).status,
             -errno.ECANCELED,
             'status of the job whose file was closed',
         )
@@ -233,37 +217,46 @@ def acquire_fences_must_be_sync_files() -> None:
 def jobs_put_fences_into_reservation_objects() -> None:
     with scene(separate=True) as (npu, image, handle, result):
         inputs = image.buffers()
-        with parameters(latency_us=2000000):
+        with kernel.parameters(latency_us=2000000):
             job = npu.submit(handle, result.fd)
-            equal(bufinfo()[result.inode].attached, [NPU], 'what is attached to the result')
+            equal(
+                kernel.bufinfo()[result.inode].attached,
+                [kernel.NPU],
+                'what is attached to the result',
+            )
             # A writer has to wait for our reading, a reader does not.
             fences = [
-                (buffer.reservation_fence(SYNC_WRITE), buffer.reservation_fence(SYNC_READ))
+                (
+                    buffer.reservation_fence(kernel.SYNC_WRITE),
+                    buffer.reservation_fence(kernel.SYNC_READ),
+                )
                 for buffer in inputs
             ]
-            written = result.reservation_fence(SYNC_READ)
+            written = result.reservation_fence(kernel.SYNC_READ)
             for writer, reader in fences:
                 equal(
-                    (is_readable(writer), is_readable(reader)),
+                    (kernel.is_readable(writer), kernel.is_readable(reader)),
                     (False, True),
                     'input free for (writer, reader)',
                 )
-            equal(is_readable(written), False, 'result free for a reader')
+            equal(kernel.is_readable(written), False, 'result free for a reader')
             started = time.monotonic()
-            result.sync(SYNC_READ)
-            result.sync(SYNC_READ | SYNC_END)
+            result.sync(kernel.SYNC_READ)
+            result.sync(kernel.SYNC_READ | kernel.SYNC_END)
             assert time.monotonic() - started > 0.03, 'SYNC START did not wait for the device'
-            equal(is_readable(job.fence), True, 'the fence after SYNC START')
+            equal(kernel.is_readable(job.fence), True, 'the fence after SYNC START')
         for fd in (*(fd for pair in fences for fd in pair), written, job.fence):
-            equal(wait_fence(fd).status, 1, 'status')
+            equal(kernel.wait_fence(fd).status, 1, 'status')
             os.close(fd)
-        settles(lambda: bufinfo()[result.inode].attached, [], 'what is attached to the result')
+        settles(
+            lambda: kernel.bufinfo()[result.inode].attached, [], 'what is attached to the result'
+        )
 
 
 @check
 def a_fence_outlives_the_device_file() -> None:
     with scene() as (npu, _image, handle, result):
-        with parameters(latency_us=5000000):
+        with kernel.parameters(latency_us=5000000):
             jobs = [npu.submit(handle, result.fd, timeout_us=9000000) for _ in range(3)]
             npu.close()
         # If it had waited for the jobs, they would have succeeded.
@@ -280,14 +273,17 @@ ATTACH, DETACH = 0xC0045505, 0xC0045506
 @check
 def jobs_that_run_side_by_side_have_timelines_of_their_own() -> None:
     """Use several timelines: the kernel keeps only the last fence of each, which may end early."""
-    with parameters(out_of_order=1, latency_us=500000), scene() as (npu, _image, handle, result):
+    with (
+        kernel.parameters(out_of_order=1, latency_us=500000),
+        scene() as (npu, _image, handle, result),
+    ):
         jobs = [npu.submit2(handle, result.fd) for _ in range(4)]
-        merged = merge_fences(jobs[0].fence, jobs[3].fence)
-        assert is_readable(jobs[3].fence, 10000) and not is_readable(jobs[0].fence), (
-            'the last did not overtake the first'
-        )
-        assert not is_readable(merged), 'merged, but only the last counts'
-        assert is_readable(merged, 10000) and is_readable(jobs[0].fence)
+        merged = kernel.merge_fences(jobs[0].fence, jobs[3].fence)
+        assert kernel.is_readable(jobs[3].fence, 10000) and not kernel.is_readable(
+            jobs[0].fence
+        ), 'the last did not overtake the first'
+        assert not kernel.is_readable(merged), 'merged, but only the last counts'
+        assert kernel.is_readable(merged, 10000) and kernel.is_readable(jobs[0].fence)
         for fence in (merged, *(job.fence for job in jobs)):
             os.close(fence)
 
@@ -299,22 +295,28 @@ def _call(npu: Npu, request: int, fd: int) -> None:
 @check
 def the_shipped_driver_attaches_one_buffer_and_knows_nothing_else() -> None:
     memory = os.memfd_create('no dma-buf')
-    with parameters(shipped=1), heap_buffer(4096) as first, udmabuf_buffer(4096) as second:
+    with (
+        kernel.parameters(shipped=1),
+        kernel.heap_buffer(4096) as first,
+        kernel.udmabuf_buffer(4096) as second,
+    ):
         with Npu() as npu:
             for buffer in (first, second):
                 _call(npu, ATTACH, buffer.fd)
-                equal(bufinfo()[buffer.inode].attached, [NPU], 'attached devices')
+                equal(kernel.bufinfo()[buffer.inode].attached, [kernel.NPU], 'attached devices')
                 _call(npu, DETACH, buffer.fd)
-                equal(bufinfo()[buffer.inode].attached, [], 'attached devices after detaching')
+                equal(
+                    kernel.bufinfo()[buffer.inode].attached, [], 'attached devices after detaching'
+                )
             for fd, number in ((memory, errno.EINVAL), (9999, errno.EBADF)):
                 fails(number, _call, npu, ATTACH, fd)
-            with parameters(shipped_error=errno.ENOMEM), raises(errno.ENOMEM):
+            with kernel.parameters(shipped_error=errno.ENOMEM), raises(errno.ENOMEM):
                 _call(npu, ATTACH, first.fd)
             for name in abi.IOCTL_NUMBERS:
                 with raises(errno.ENOTTY):
                     fcntl.ioctl(npu.fd, getattr(abi.REQUESTS, name), bytearray(256))
             _call(npu, ATTACH, first.fd)
-        equal(bufinfo()[first.inode].attached, [], 'attached devices after close()')
+        equal(kernel.bufinfo()[first.inode].attached, [], 'attached devices after close()')
     os.close(memory)
-    with Npu() as npu, heap_buffer(4096) as first, raises(errno.ENOTTY):
+    with Npu() as npu, kernel.heap_buffer(4096) as first, raises(errno.ENOTTY):
         _call(npu, ATTACH, first.fd)

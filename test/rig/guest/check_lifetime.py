@@ -32,56 +32,41 @@ from waiting import until
 
 from zc_perception.npu.axl import abi
 
+from . import kernel_api as kernel
 from .harness import check, equal, expect_nothing_left, fails, raises
-from .kernel_api import (
-    bufinfo,
-    fence_info,
-    heap_buffer,
-    is_readable,
-    LatePage,
-    libc,
-    live,
-    parameters,
-    pulled,
-    shadow_buffer,
-    SYSCALLS,
-    trace_events,
-    tracing,
-    unbound,
-)
 from .npu_client import device_path, make_image, Npu, RESULT_SIZE, scene
 
 
 @check
 def a_release_in_flight_waits_for_the_job() -> None:
-    with tracing('axl'), scene() as (npu, image, handle, result):
+    with kernel.tracing('axl'), scene() as (npu, image, handle, result):
         inode = image.planes[0].buffer.inode
-        with parameters(latency_us=2000000):
+        with kernel.parameters(latency_us=2000000):
             jobs = [npu.submit(handle, result.fd), npu.submit(handle, result.fd)]
             npu.release(handle)
             fails(errno.ENOENT, npu.release, handle)
             fails(errno.ENOENT, npu.submit, handle, result.fd)
             jobs[0].wait()
-            equal(len(bufinfo()[inode].attached), 1, 'attachments while a job runs')
-            equal(trace_events('axl_dmabuf_release'), [], 'release events while a job runs')
+            equal(len(kernel.bufinfo()[inode].attached), 1, 'attachments while a job runs')
+            equal(kernel.trace_events('axl_dmabuf_release'), [], 'release events while a job runs')
             equal(jobs[1].wait().status, 1, 'status of a job whose handle was released')
-        until(lambda: not bufinfo()[inode].attached, 'the attachment goes')
-        equal(len(trace_events('axl_dmabuf_release')), 1, 'release events')
+        until(lambda: not kernel.bufinfo()[inode].attached, 'the attachment goes')
+        equal(len(kernel.trace_events('axl_dmabuf_release')), 1, 'release events')
 
 
 @check
 def close_ends_imports_and_jobs() -> None:
-    with make_image() as image, heap_buffer(RESULT_SIZE) as result:
+    with make_image() as image, kernel.heap_buffer(RESULT_SIZE) as result:
         npu = Npu()
         handles = [npu.import_planes(image.argument()).handle for _ in range(5)]
-        with parameters(hang_every=1):
+        with kernel.parameters(hang_every=1):
             fences = [
                 npu.submit(handle, result.fd, timeout_us=60000000).fence for handle in handles[:4]
             ]
             npu.close()
         # close() returns when the device has finished with the buffers, so check at once.
-        equal(live()['attachments'], 0, 'attachments after close()')
-        equal([is_readable(fence) for fence in fences], [True] * 4, 'fences')
+        equal(kernel.live()['attachments'], 0, 'attachments after close()')
+        equal([kernel.is_readable(fence) for fence in fences], [True] * 4, 'fences')
         for fence in fences:
             os.close(fence)
 
@@ -106,32 +91,32 @@ def _in_child(work: Callable[[], None]) -> int:
 
 @check
 def sigkill_leaves_nothing_behind() -> None:
-    before = set(bufinfo())
+    before = set(kernel.bufinfo())
 
     def hold_everything() -> None:
         npu = Npu()
         image = make_image('NV12', 640, 360, separate=True)
-        shadow = make_image(allocate=shadow_buffer)
-        result = heap_buffer(RESULT_SIZE)
+        shadow = make_image(allocate=kernel.shadow_buffer)
+        result = kernel.heap_buffer(RESULT_SIZE)
         handles = [npu.import_planes(item.argument()).handle for item in (image, shadow, image)]
         first = npu.submit2(handles[0], result.fd, timeout_us=60000000)
         for handle in handles[1:]:
             npu.submit2(handle, result.fd, in_fence=first.fence, timeout_us=60000000)
         npu.release(handles[0])
 
-    with parameters(hang_every=1):
+    with kernel.parameters(hang_every=1):
         pid = _in_child(hold_everything)
-        held = live()
+        held = kernel.live()
         equal((held['imports'], held['jobs']), (3, 3), 'imports and jobs of the child')
-        assert set(bufinfo()) - before, 'the child holds no buffers'
+        assert set(kernel.bufinfo()) - before, 'the child holds no buffers'
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    until(lambda: set(bufinfo()) == before, 'the buffers of the dead process go')
+    until(lambda: set(kernel.bufinfo()) == before, 'the buffers of the dead process go')
     expect_nothing_left()
 
 
 def _remove_module() -> None:
-    if libc.syscall(SYSCALLS['delete_module'], b'metis_virtual', os.O_NONBLOCK):
+    if kernel.libc.syscall(kernel.SYSCALLS['delete_module'], b'metis_virtual', os.O_NONBLOCK):
         raise OSError(ctypes.get_errno(), 'delete_module')
 
 
@@ -140,8 +125,8 @@ def the_module_stays_while_something_of_it_is_used() -> None:
     npu = Npu()
     with raises(errno.EAGAIN, errno.EBUSY):
         _remove_module()
-    image, result = make_image(), heap_buffer(RESULT_SIZE)
-    with parameters(hang_every=1):
+    image, result = make_image(), kernel.heap_buffer(RESULT_SIZE)
+    with kernel.parameters(hang_every=1):
         job = npu.submit(
             npu.import_planes(image.argument()).handle, result.fd, timeout_us=60000000
         )
@@ -151,28 +136,34 @@ def the_module_stays_while_something_of_it_is_used() -> None:
     with raises(errno.EAGAIN, errno.EBUSY):  # its fence pins the module
         _remove_module()
     equal(job.wait().status, -errno.ECANCELED, 'status')
-    with shadow_buffer(4096), raises(errno.EAGAIN, errno.EBUSY):  # its buffer pins it, too
+    with kernel.shadow_buffer(4096), raises(errno.EAGAIN, errno.EBUSY):  # its buffer pins it, too
         _remove_module()
 
 
 @check
 def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
     npu, idle = Npu(), Npu()
-    with make_image() as image, heap_buffer(RESULT_SIZE) as result:
+    with make_image() as image, kernel.heap_buffer(RESULT_SIZE) as result:
         inode, node = image.planes[0].buffer.inode, device_path()
         handle = npu.import_planes(image.argument()).handle
         idle.import_planes(image.argument())
-        with parameters(hold=1, latency_us=0):
+        with kernel.parameters(hold=1, latency_us=0):
             fences = [npu.submit(handle, result.fd).fence for _ in range(3)]
             fences.append(npu.submit2(handle, result.fd, in_fence=fences[0]).fence)
             npu.release(handle)
-            with pulled():
+            with kernel.pulled():
                 # remove() has returned, so the device has finished with everything.
-                held = [live()[what] for what in ('attachments', 'imports', 'jobs')]
+                held = [kernel.live()[what] for what in ('attachments', 'imports', 'jobs')]
                 equal(held, [0, 0, 0], 'attachments, imports, jobs')
-                seen = [(is_readable(fence), fence_info(fence).status) for fence in fences]
+                seen = [
+                    (kernel.is_readable(fence), kernel.fence_info(fence).status)
+                    for fence in fences
+                ]
                 equal(seen, [(True, -errno.ENODEV)] * 4, 'fences')
-                attached = bufinfo()[inode].attached, bufinfo()[result.inode].attached
+                attached = (
+                    kernel.bufinfo()[inode].attached,
+                    kernel.bufinfo()[result.inode].attached,
+                )
                 equal(attached, ([], []), 'attached devices')
                 fails(errno.ENODEV, npu.import_planes, image.argument())
                 fails(errno.ENODEV, npu.submit, handle, result.fd)
@@ -196,13 +187,13 @@ def a_card_waits_for_ioctls_that_use_it() -> None:
     removed = threading.Event()
 
     def remove() -> None:
-        with unbound():
+        with kernel.unbound():
             removed.set()
 
     # The page is closed before the threads are waited for, also after a failure.
     with (
         ThreadPoolExecutor() as threads,
-        LatePage() as page,
+        kernel.LatePage() as page,
         make_image() as image,
         Npu() as npu,
     ):
@@ -213,7 +204,7 @@ def a_card_waits_for_ioctls_that_use_it() -> None:
         page.fill(bytes(image.argument()))
         calling.result(60.0)
         removing.result(60.0)
-        equal(live()['attachments'], 0, 'attachments')
+        equal(kernel.live()['attachments'], 0, 'attachments')
 
 
 @check
@@ -225,7 +216,7 @@ def an_unbound_driver_and_busy_files_don_t_meet() -> None:
 
     def keep_busy() -> None:
         nonlocal done
-        with make_image() as image, heap_buffer(RESULT_SIZE) as result:
+        with make_image() as image, kernel.heap_buffer(RESULT_SIZE) as result:
             while not stop.is_set():
                 try:
                     with Npu() as npu:
@@ -244,13 +235,13 @@ def an_unbound_driver_and_busy_files_don_t_meet() -> None:
                     if error.errno not in (errno.ENODEV, errno.ENOENT, errno.ENXIO):
                         odd.append(error)
 
-    with parameters(latency_us=0), ThreadPoolExecutor() as threads:
+    with kernel.parameters(latency_us=0), ThreadPoolExecutor() as threads:
         workers = [threads.submit(keep_busy) for _ in range(2)]
         try:
             for _ in range(10):
                 before = done
                 until(lambda before=before: done > before + 2, 'jobs run', 60.0)
-                with unbound():
+                with kernel.unbound():
                     assert not list(Path('/dev').glob('metis-*')), 'the node is still there'
         finally:
             stop.set()
@@ -269,8 +260,8 @@ def threads_race_on_the_same_handles() -> None:
     with (
         Npu() as npu,
         make_image() as image,
-        heap_buffer(RESULT_SIZE) as result,
-        parameters(latency_us=100),
+        kernel.heap_buffer(RESULT_SIZE) as result,
+        kernel.parameters(latency_us=100),
         ThreadPoolExecutor() as threads,
     ):
 

@@ -33,6 +33,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.npu.axl.device import AxlDevice
 
+from . import package_kit as kit
 from .camera_kit import next_frame
 from .graph_variants import EXPORTERS
 from .harness import check, check_each, equal, settles
@@ -50,21 +51,6 @@ from .link_kit import (
     RemoteError,
     served,
 )
-from .package_kit import (
-    buffers,
-    card,
-    jobs_held,
-    kernel_crcs,
-    LAYOUT,
-    level_crcs,
-    pool_of,
-    publish,
-    recorded,
-    refused,
-    result_crcs,
-    RESULT_SIZE,
-    start,
-)
 
 SLOTS, CAMERA_FRAMES = 4, 40
 
@@ -75,7 +61,7 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(name: st
         Remote(Consumer) as consumer,
         camera_of(name) as (camera, pool),
         served(pool) as server,
-        recorded() as recording,
+        kit.recorded() as recording,
     ):
         consumer.call('connect', str(server.path), 2, 2)
         with next_frame(camera) as frame:
@@ -87,7 +73,7 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(name: st
                 (sequence, [inode], EXPORTERS[name]),
                 'the frame',
             )
-            equal(consumer.call('pixels', sequence), kernel_crcs(frame), 'CRCs')
+            equal(consumer.call('pixels', sequence), kit.kernel_crcs(frame), 'CRCs')
             equal(consumer.call('map_for_writing', sequence), errno.EACCES, 'errno of a writer')
             consumer.call('release', sequence)
         fds = open_fds()
@@ -97,7 +83,7 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(name: st
             with next_frame(camera) as frame:
                 server.publish(frame)
                 inode = frame.data.buffers[0].identity.inode
-                right[frame.data.sequence] = inode, kernel_crcs(frame)
+                right[frame.data.sequence] = inode, kit.kernel_crcs(frame)
         seen = consumer.answer()
         equal(open_fds(), fds, f'descriptors of the producer over {CAMERA_FRAMES} frames')
         got = {number: (inode, found) for number, (inode, found) in seen['frames']}
@@ -125,26 +111,26 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(name: st
 @check
 def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs() -> None:
     with (
-        card() as device,
-        buffers(any_heap(), LAYOUT.buffer_size(0)) as (image,),
-        pool_of(any_heap(), LAYOUT, slots=SLOTS, reserve=1) as pool,
+        kit.card() as device,
+        kit.buffers(any_heap(), kit.LAYOUT.buffer_size(0)) as (image,),
+        kit.pool_of(any_heap(), kit.LAYOUT, slots=SLOTS, reserve=1) as pool,
         served(pool) as server,
         ConsumerProcess(
             c_program(), server.path, '--window', '2', '--memory', 'dmabuf', '--frames', '12'
         ) as consumer,
-        recorded() as recording,
+        kit.recorded() as recording,
     ):
         until(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
         inodes = set()
         for sequence in range(12):
             slot = until(pool.acquire, pool.describe_holders, PATIENCE_S)
             fence, status = None, -errno.EIO if sequence == 8 else 1
-            with jobs_held() as let_go:
+            with kit.jobs_held() as let_go:
                 if sequence in (4, 8):
                     with parameters(reservation_fences=0, fail_every=int(sequence == 8)):
-                        fence = start(device, [image], slot.buffers[0])
+                        fence = kit.start(device, [image], slot.buffers[0])
                 level = None if fence else sequence
-                with publish(
+                with kit.publish(
                     pool, slot, sequence=sequence, level=level, acquire_fence=fence and fence.dup()
                 ) as frame:
                     server.publish(frame)
@@ -153,7 +139,7 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs() -> None:
                         assert fence.wait(PATIENCE_S)
                         fence.close()
                     got = consumer.line()
-                    crc = kernel_crcs(frame) if status == 1 else []
+                    crc = kit.kernel_crcs(frame) if status == 1 else []
             inode = slot.buffers[0].identity.inode
             inodes.add(inode)
             equal(
@@ -176,16 +162,20 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs() -> None:
 def the_camera_does_not_fill_what_the_consumers_device_reads() -> None:
     """Only RELEASE's fence protects it: the driver puts none into the reservation object."""
     with (
-        buffers(any_heap(), RESULT_SIZE) as (result,),
+        kit.buffers(any_heap(), kit.RESULT_SIZE) as (result,),
         Remote(lambda: Consumer(result=result)) as consumer,
         camera_of('single_dma') as (camera, pool),
         served(pool) as server,
-        jobs_held() as let_go,
+        kit.jobs_held() as let_go,
     ):
         consumer.call('connect', str(server.path))
         with next_frame(camera) as frame:
             server.publish(frame)
-            uid, sequence, right = frame.data.buffer_uid, frame.data.sequence, kernel_crcs(frame)
+            uid, sequence, right = (
+                frame.data.buffer_uid,
+                frame.data.sequence,
+                kit.kernel_crcs(frame),
+            )
         consumer.call('receive')
         with parameters(reservation_fences=0):
             consumer.call('submit', sequence)
@@ -200,7 +190,7 @@ def the_camera_does_not_fill_what_the_consumers_device_reads() -> None:
         assert uid not in used and len(used) > 1, f'{used} were filled, not to be: {uid}'
         let_go()
         equal(consumer.call('finish_job'), 1, 'status of the job')
-        equal(result_crcs(result), right, 'what the device saw')
+        equal(kit.result_crcs(result), right, 'what the device saw')
         until(lambda: filled() == uid, 'the buffer comes back to the camera')
 
 
@@ -217,16 +207,16 @@ def a_killed_consumers_frame_is_not_written_before_its_device_is_done(way: str) 
     """
     heap, protected = any_heap(), way == 'protected'
     with (
-        card() as device,
-        buffers(heap, RESULT_SIZE) as (result,),
+        kit.card() as device,
+        kit.buffers(heap, kit.RESULT_SIZE) as (result,),
         Remote(lambda: Consumer(device, result)) as consumer,
-        pool_of(heap, LAYOUT, slots=3, reserve=1) as pool,
+        kit.pool_of(heap, kit.LAYOUT, slots=3, reserve=1) as pool,
         # A deadline that is not reached: only the device's fence ends the quarantine earlier.
         served(pool, quarantine_timeout_s=600.0 if protected else 0.0) as server,
-        jobs_held() as let_go,
+        kit.jobs_held() as let_go,
     ):
         consumer.call('connect', str(server.path))
-        with publish(pool, sequence=7, level=WRITTEN) as frame:
+        with kit.publish(pool, sequence=7, level=WRITTEN) as frame:
             server.publish(frame)
             uid = frame.data.buffer_uid
         consumer.call('receive')
@@ -246,7 +236,7 @@ def a_killed_consumers_frame_is_not_written_before_its_device_is_done(way: str) 
         until(lambda: live()['jobs'] == 0, 'the device reads')
         until(lambda: uid in overwrite(server, pool), 'the slot comes back')
         level = WRITTEN if protected else OVERWRITTEN
-        equal(result_crcs(result), level_crcs(level), 'what the device saw')
+        equal(kit.result_crcs(result), kit.level_crcs(level), 'what the device saw')
         equal(
             (pool.statistics().retired, len(pool.slots), pool.unpromised),
             (0, 3, 2),
@@ -271,11 +261,11 @@ class _Camera:
         if own:
             memory = {
                 'fds': [buffer.fileno() for buffer in own],
-                'modifier': LAYOUT.modifier,
-                'strides': [plane.stride for plane in LAYOUT.planes],
-                'offsets': [plane.offset for plane in LAYOUT.planes],
+                'modifier': kit.LAYOUT.modifier,
+                'strides': [plane.stride for plane in kit.LAYOUT.planes],
+                'offsets': [plane.offset for plane in kit.LAYOUT.planes],
             }
-        size = {'width': LAYOUT.width, 'height': LAYOUT.height}
+        size = {'width': kit.LAYOUT.width, 'height': kit.LAYOUT.height}
         self.node = rclpy.create_node('camera', context=context)
         self.publisher = FramePublisher(
             self.node, 'image', image_encoding='nv12', **size, **memory
@@ -284,7 +274,7 @@ class _Camera:
     def _begin(self, target: DmaBuf) -> SyncFile:
         """Begin a job; its sync_file is the only fence, as the reservation object gets none."""
         with parameters(reservation_fences=0):
-            return start(self._device, [self._image], target)
+            return kit.start(self._device, [self._image], target)
 
     def publish(self) -> SyncFile:
         if self._own:
@@ -309,10 +299,10 @@ class _Camera:
 def _camera(way: str) -> Iterator[_Camera]:
     from .graph_kit import ros
 
-    sizes = [LAYOUT.buffer_size(0)] * (5 if way == _DESCRIPTOR else 1)
+    sizes = [kit.LAYOUT.buffer_size(0)] * (5 if way == _DESCRIPTOR else 1)
     with (
-        card() as device,
-        buffers(any_heap(), *sizes) as (image, *own),
+        kit.card() as device,
+        kit.buffers(any_heap(), *sizes) as (image, *own),
         ros() as context,
         closing(_Camera(context, device, image, own)) as camera,
     ):
@@ -322,10 +312,10 @@ def _camera(way: str) -> Iterator[_Camera]:
 @check_each(_LOAN, _DESCRIPTOR)
 def another_process_and_its_device_wait_for_the_fence_of(way: str) -> None:
     with (
-        buffers(any_heap(), RESULT_SIZE) as (result,),
+        kit.buffers(any_heap(), kit.RESULT_SIZE) as (result,),
         Remote(lambda: Consumer(result=result)) as consumer,
         _camera(way) as camera,
-        jobs_held() as let_go,
+        kit.jobs_held() as let_go,
     ):
         server = camera.publisher._server
         assert server is not None
@@ -333,15 +323,15 @@ def another_process_and_its_device_wait_for_the_fence_of(way: str) -> None:
         job = camera.publish()
         equal(consumer.call('receive')['fence'], 'SyncFile', 'what came with FRAME')
         equal(consumer.call('fence', 0, 0.0), [False, 0], 'signalled, status')
-        with refused(RemoteError, 'did not signal'):
+        with kit.refused(RemoteError, 'did not signal'):
             consumer.call('pixels', 0)
         consumer.call('submit', 0)
         let_go()
         equal(consumer.call('fence', 0, PATIENCE_S), [True, 1], 'signalled, status')
         equal(consumer.call('finish_job'), 1, "status of the consumer's job")
         seen = consumer.call('pixels', 0)
-        equal(result_crcs(result), seen, "what the consumer's device saw, and its CPU")
-        assert seen != level_crcs(0), 'the device wrote nothing'
+        equal(kit.result_crcs(result), seen, "what the consumer's device saw, and its CPU")
+        assert seen != kit.level_crcs(0), 'the device wrote nothing'
         consumer.call('release', 0)
         job.close()
 
@@ -359,7 +349,7 @@ def a_plain_message_is_made_when_the_device_has_written() -> None:
     pictures: list[list[int]] = []
 
     def look(message: Image) -> None:
-        luma = LAYOUT.width * LAYOUT.height
+        luma = kit.LAYOUT.width * kit.LAYOUT.height
         pictures.append([zlib.crc32(message.data[:luma]), zlib.crc32(message.data[luma:])])
 
     with ros() as elsewhere, _camera(_LOAN) as camera, ExitStack() as gate:
@@ -371,11 +361,11 @@ def a_plain_message_is_made_when_the_device_has_written() -> None:
         gate.callback(viewer.destroy_node)
         gate.callback(spinner.stop)
         until(lambda: camera.publisher.statistics().image_readers, 'it is found', PATIENCE_S)
-        let_go = gate.enter_context(jobs_held())
+        let_go = gate.enter_context(kit.jobs_held())
         job = camera.publish()
         assert not job.wait(0.0) and not pictures, 'the device has not written yet'
         let_go()
         until(lambda: pictures, lambda: str(camera.publisher.statistics()), PATIENCE_S)
-        assert pictures[0] != level_crcs(0), 'it was made too early'
+        assert pictures[0] != kit.level_crcs(0), 'it was made too early'
         equal(camera.publisher.statistics().conversion_errors, 0, 'conversion errors')
         job.close()

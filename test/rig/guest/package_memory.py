@@ -40,60 +40,29 @@ from zc_perception.memory.fence import SyncFile
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlDevice, AxlError
 
+from . import kernel_api as kernel
+from . import package_kit as kit
 from .camera_kit import streaming
 from .graph_variants import SINGLE_DMA
 from .harness import check, check_each, equal, raises
-from .kernel_api import (
-    any_heap,
-    Buffer,
-    bufinfo,
-    fence_info,
-    HEAP_EXPORTERS,
-    heaps_there,
-    is_readable,
-    parameters,
-    shadow_buffer,
-    SYNC_END,
-    SYNC_READ,
-    SYNC_WRITE,
-)
-from .package_kit import (
-    accelerator,
-    adopted,
-    buffers,
-    card,
-    Child,
-    crcs,
-    device_crcs,
-    jobs_held,
-    LAYOUT,
-    LAYOUTS,
-    maps_lines,
-    PAGE,
-    pool_of,
-    publish,
-    received,
-    recorded,
-    refused,
-    RESULT_SIZE,
-    start,
-)
 
-SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 640 * 360 * 3 // 2)
+SIZES = (1, kit.PAGE - 1, kit.PAGE, kit.PAGE + 1, 640 * 360 * 3 // 2)
 BOTH = CpuAccess.READ | CpuAccess.WRITE
 _INTERRUPTED = (-errno.EINTR, -512)  # the second is ERESTARTSYS, which reaches us as the first
 
 
-@check_each(*HEAP_EXPORTERS)
+@check_each(*kernel.HEAP_EXPORTERS)
 def a_buffer_is_a_zeroed_dma_buf_of_whole_pages(heap: str) -> None:
-    with buffers(heap, *SIZES) as made:
+    with kit.buffers(heap, *SIZES) as made:
         for size, buffer in zip(SIZES, made, strict=True):
             with buffer.dup() as fd:
                 assert is_dmabuf(fd), f'{buffer} is no dma-buf'
-            wanted = -(-size // PAGE) * PAGE
-            info = bufinfo()[buffer.identity.inode]
+            wanted = -(-size // kit.PAGE) * kit.PAGE
+            info = kernel.bufinfo()[buffer.identity.inode]
             equal((buffer.kind, buffer.size, info.size), (BufferKind.DMABUF, wanted, wanted), heap)
-            equal((buffer.exporter(), info.exporter), (HEAP_EXPORTERS[heap],) * 2, 'exporter')
+            equal(
+                (buffer.exporter(), info.exporter), (kernel.HEAP_EXPORTERS[heap],) * 2, 'exporter'
+            )
             equal(os.get_inheritable(buffer.fileno()), False, 'inherited by child programs')
             equal(bytes(buffer.mapping()), bytes(wanted), 'first content')
 
@@ -101,13 +70,13 @@ def a_buffer_is_a_zeroed_dma_buf_of_whole_pages(heap: str) -> None:
 @check
 def an_identity_is_the_same_for_every_descriptor_in_every_process() -> None:
     def peer(theirs: socket.socket) -> None:
-        with received(theirs) as fd:
+        with kit.received(theirs) as fd:
             buffer = DmaBuf.from_fd(fd.dup())
             theirs.send(repr((buffer.identity, buffer.size, buffer.exporter())).encode())
             buffer.close()
 
-    child = Child(peer)  # forked before the buffer exists, so it inherits nothing
-    with buffers(any_heap(), 2 * PAGE) as (buffer,):
+    child = kit.Child(peer)  # forked before the buffer exists, so it inherits nothing
+    with kit.buffers(kernel.any_heap(), 2 * kit.PAGE) as (buffer,):
         status = os.fstat(buffer.fileno())
         equal(buffer.identity, BufferIdentity(status.st_dev, status.st_ino), 'identity')
         child.send(buffer)
@@ -121,18 +90,18 @@ def an_identity_is_the_same_for_every_descriptor_in_every_process() -> None:
 
 @check
 def a_buffer_of_a_camera_can_not_be_written() -> None:
-    with streaming(SINGLE_DMA) as camera, card() as device:
+    with streaming(SINGLE_DMA) as camera, kit.card() as device:
         buffer, layout = camera.slots[0].buffers[0], camera.slots[0].layout
         assert not buffer.writable
-        with refused(TypeError), buffer.cpu_access(CpuAccess.READ) as memory:
+        with kit.refused(TypeError), buffer.cpu_access(CpuAccess.READ) as memory:
             memory[0] = 1
-        ((_, size, permissions),) = maps_lines(buffer.identity.inode)
+        ((_, size, permissions),) = kit.maps_lines(buffer.identity.inode)
         equal((size, permissions), (buffer.size, 'r--s'), 'size and permissions')
-        with refused(AllocationError, 'read-only'), buffer.cpu_access(CpuAccess.WRITE):
+        with kit.refused(AllocationError, 'read-only'), buffer.cpu_access(CpuAccess.WRITE):
             pass
-        with refused(AllocationError, 'read-only'):
+        with kit.refused(AllocationError, 'read-only'):
             DmaBuf.from_fd(buffer.dup(), writable=True)
-        with refused(AxlError, 'EACCES'):
+        with kit.refused(AxlError, 'EACCES'):
             device.import_planes(layout, [buffer], ImportFlags.BIDIRECTIONAL)
         device.release_import(device.import_planes(layout, [buffer], ImportFlags.TO_DEVICE))
 
@@ -140,17 +109,20 @@ def a_buffer_of_a_camera_can_not_be_written() -> None:
 @check
 def every_map_makes_one_start_and_one_end_per_buffer() -> None:
     with (
-        pool_of(any_heap(), LAYOUTS['two buffers'], slots=1) as pool,
-        publish(pool, level=1) as frame,
+        kit.pool_of(kernel.any_heap(), kit.LAYOUTS['two buffers'], slots=1) as pool,
+        kit.publish(pool, level=1) as frame,
     ):
         inodes = [buffer.identity.inode for buffer in frame.data.buffers]
-        for write, flags in ((False, SYNC_READ), (True, SYNC_READ | SYNC_WRITE)):
-            with recorded() as recording:
+        for write, flags in (
+            (False, kernel.SYNC_READ),
+            (True, kernel.SYNC_READ | kernel.SYNC_WRITE),
+        ):
+            with kit.recorded() as recording:
                 with frame.map(write=write):
                     inside = [recording().flags(inode) for inode in inodes]
                 after = [recording().flags(inode) for inode in inodes]
             equal(inside, [[flags]] * 2, f'SYNCs within the block, write={write}')
-            equal(after, [[flags, flags | SYNC_END]] * 2, f'SYNCs after it, write={write}')
+            equal(after, [[flags, flags | kernel.SYNC_END]] * 2, f'SYNCs after it, write={write}')
 
 
 @contextmanager
@@ -180,13 +152,16 @@ def a_sync_that_a_signal_interrupts_is_repeated() -> None:
     The result is EINTR, which its documentation says to repeat.
     """
     with (
-        card() as device,
-        buffers(any_heap(), LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
-        recorded() as recording,
+        kit.card() as device,
+        kit.buffers(kernel.any_heap(), kit.LAYOUT.buffer_size(0), kit.RESULT_SIZE) as (
+            source,
+            result,
+        ),
+        kit.recorded() as recording,
     ):
         result.wait_for_devices = lambda *_: True  # type: ignore[method-assign]
-        with jobs_held() as let_go:
-            job = start(device, [source], result)
+        with kit.jobs_held() as let_go:
+            job = kit.start(device, [source], result)
             with _signals(5, let_go):
                 result.begin_cpu_access(CpuAccess.READ)
         assert job.wait(0.0), 'START did not wait for the device'
@@ -198,9 +173,11 @@ def a_sync_that_a_signal_interrupts_is_repeated() -> None:
         for number in _INTERRUPTED
         for sync in seen.syncs(result.identity.inode, result=number)
     }
-    equal(interrupted, {SYNC_READ}, 'what was interrupted')
+    equal(interrupted, {kernel.SYNC_READ}, 'what was interrupted')
     succeeded = seen.flags(result.identity.inode)
-    equal(succeeded, [SYNC_READ, SYNC_READ | SYNC_END], 'SYNCs that succeeded')
+    equal(
+        succeeded, [kernel.SYNC_READ, kernel.SYNC_READ | kernel.SYNC_END], 'SYNCs that succeeded'
+    )
 
 
 # Fences that a buffer's users wait for, and the state of a sync_file.
@@ -217,17 +194,20 @@ class Bench:
 
     def start(self, latency_us: int = 0, **options: int) -> SyncFile:
         """Start a job with this latency, and these parameters of the device."""
-        with parameters(latency_us=latency_us, **options):
-            return start(self.device, [self.source], self.result)
+        with kernel.parameters(latency_us=latency_us, **options):
+            return kit.start(self.device, [self.source], self.result)
 
 
 @contextmanager
 def bench() -> Iterator[Bench]:
     """Yield the device and its buffers; the other buffer is of another exporter."""
     with (
-        card() as device,
-        buffers(any_heap(), LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
-        closing(adopted(shadow_buffer(PAGE))) as other,
+        kit.card() as device,
+        kit.buffers(kernel.any_heap(), kit.LAYOUT.buffer_size(0), kit.RESULT_SIZE) as (
+            source,
+            result,
+        ),
+        closing(kit.adopted(kernel.shadow_buffer(kit.PAGE))) as other,
     ):
         yield Bench(device, source, result, other)
 
@@ -239,22 +219,22 @@ def _pending(buffer: DmaBuf, access: CpuAccess) -> bool:
         return False
     with closing(fence):
         pending = not fence.wait(0.0)
-        equal(is_readable(fence.fileno()), not pending, 'what poll() says')
+        equal(kernel.is_readable(fence.fileno()), not pending, 'what poll() says')
     return pending
 
 
 def _kernel_pending(buffer: DmaBuf, flags: int) -> bool:
-    with Buffer(os.dup(buffer.fileno())) as raw:
+    with kernel.Buffer(os.dup(buffer.fileno())) as raw:
         fence = raw.reservation_fence(flags)
     try:
-        return not is_readable(fence)
+        return not kernel.is_readable(fence)
     finally:
         os.close(fence)
 
 
 @check
 def a_job_in_flight_is_a_pending_fence_of_its_buffers() -> None:
-    with bench() as b, jobs_held() as let_go:
+    with bench() as b, kit.jobs_held() as let_go:
         job = b.start()
         equal(job.status(), 0, 'status of a pending job')
         equal(os.get_inheritable(job.fileno()), False, 'inherited by child programs')
@@ -277,7 +257,7 @@ def a_job_in_flight_is_a_pending_fence_of_its_buffers() -> None:
         exported = b.source.export_fence(CpuAccess.WRITE)
         assert exported is not None and not exported.wait(0.01)
         for buffer, access in ((b.result, CpuAccess.READ), (b.source, BOTH)):
-            with refused(AcceleratorError, 'in use by a device'):
+            with kit.refused(AcceleratorError, 'in use by a device'):
                 buffer.begin_cpu_access(access, 0.05)
         b.source.begin_cpu_access(CpuAccess.READ, 0.05)  # a reader does not wait for a reader
         b.source.end_cpu_access(CpuAccess.READ)
@@ -298,14 +278,14 @@ def a_job_in_flight_is_a_pending_fence_of_its_buffers() -> None:
 @check
 def an_imported_fence_is_what_the_users_of_that_buffer_wait_for() -> None:
     for access, reader_waits in ((CpuAccess.READ, False), (CpuAccess.WRITE, True)):
-        with bench() as b, jobs_held() as let_go:
+        with bench() as b, kit.jobs_held() as let_go:
             job = b.start()
             b.other.import_fence(job, access)
             assert not job.wait(0.0), 'importing consumed the fence'
-            for flags, waits in ((SYNC_READ, reader_waits), (SYNC_WRITE, True)):
+            for flags, waits in ((kernel.SYNC_READ, reader_waits), (kernel.SYNC_WRITE, True)):
                 seen = _pending(b.other, CpuAccess(flags)), _kernel_pending(b.other, flags)
                 equal(seen, (waits, waits), f'who with {flags} has to wait, fence of {access!r}')
-            with refused(AcceleratorError):
+            with kit.refused(AcceleratorError):
                 b.other.begin_cpu_access(BOTH, 0.05)
             let_go()
             b.other.begin_cpu_access(BOTH)
@@ -316,23 +296,27 @@ def an_imported_fence_is_what_the_users_of_that_buffer_wait_for() -> None:
 
 @check
 def an_error_stays_visible_through_merge_and_export() -> None:
-    with bench() as b, card() as second, buffers(any_heap(), RESULT_SIZE) as (result,):
+    with (
+        bench() as b,
+        kit.card() as second,
+        kit.buffers(kernel.any_heap(), kit.RESULT_SIZE) as (result,),
+    ):
         failing = b.start(latency_us=100000, fail_every=1)
-        with parameters(latency_us=200000):
-            good = start(second, [b.source], result)
+        with kernel.parameters(latency_us=200000):
+            good = kit.start(second, [b.source], result)
         merged = SyncFile.merge('one of them fails', good, failing)
-        assert failing.wait(60.0) and is_readable(failing.fileno()), (
+        assert failing.wait(60.0) and kernel.is_readable(failing.fileno()), (
             'an error fence polls readable'
         )
         equal(failing.status(), -errno.EIO, 'status')
-        with refused(AcceleratorError, 'Input/output error'):
+        with kit.refused(AcceleratorError, 'Input/output error'):
             failing.check()
         assert merged.wait(60.0)
         good.check()
         late = SyncFile.merge('both have ended', good, failing)
         assert late.wait(0.0)
         for both in (merged, late):
-            with refused(AcceleratorError, 'Input/output error'):
+            with kit.refused(AcceleratorError, 'Input/output error'):
                 both.check()
         for fence in (failing, good, merged, late):
             fence.close()
@@ -350,24 +334,28 @@ def _scribble(frame: Frame) -> None:
 
 @check
 def the_device_sees_what_was_written_for_every_heap_and_layout() -> None:
-    with accelerator() as npu:
-        for heap in heaps_there():
-            for name, layout in LAYOUTS.items():
-                with pool_of(heap, layout) as pool, publish(pool) as frame:
+    with kit.accelerator() as npu:
+        for heap in kernel.heaps_there():
+            for name, layout in kit.LAYOUTS.items():
+                with kit.pool_of(heap, layout) as pool, kit.publish(pool) as frame:
                     _scribble(frame)
-                    equal(device_crcs(npu, frame), crcs(frame), f'CRCs, {heap}, {name}')
+                    equal(kit.device_crcs(npu, frame), kit.crcs(frame), f'CRCs, {heap}, {name}')
 
 
 @check
 def a_frame_is_not_read_before_its_acquire_fence() -> None:
-    with accelerator() as npu, pool_of(any_heap(), LAYOUT) as pool, publish(pool) as first:
-        with parameters(latency_us=2000000):
+    with (
+        kit.accelerator() as npu,
+        kit.pool_of(kernel.any_heap(), kit.LAYOUT) as pool,
+        kit.publish(pool) as first,
+    ):
+        with kernel.parameters(latency_us=2000000):
             blocker = npu.submit(npu.import_frame(first), first)
-        with publish(pool, acquire_fence=blocker.fence.dup()) as frame:
+        with kit.publish(pool, acquire_fence=blocker.fence.dup()) as frame:
             job = npu.submit(npu.import_frame(frame), frame)
             assert not job.fence.wait(0.02), 'the job did not wait'
             assert job.fence.wait(60.0) and blocker.fence.wait(0)
-            ends = [fence_info(one.fence.fileno()).timestamp_ns for one in (blocker, job)]
+            ends = [kernel.fence_info(one.fence.fileno()).timestamp_ns for one in (blocker, job)]
             assert ends == sorted(ends), 'fence timestamps'
             job.close()
         blocker.close()
