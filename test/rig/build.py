@@ -32,10 +32,9 @@ import os
 from pathlib import Path
 import shutil
 import stat
-import subprocess
 
 from . import RigError, RigUnavailable
-from .packages import appearing, BOOT_MODULES, keep_newest, Kernel
+from .packages import appearing, BOOT_MODULES, keep_newest, Kernel, ran
 
 _SOURCES = Path(__file__).resolve().parent / 'module'
 
@@ -95,33 +94,14 @@ def module(kernel: Kernel, cache: Path, cross: CrossCompiler | None = None) -> P
             shutil.copyfile(path, scratch / path.name)
         # The empty CONFIG_DEBUG_INFO_BTF_MODULES turns BTF off, which would need pahole.
         options = [
-            'CONFIG_DEBUG_INFO_BTF_MODULES=',
-            'W=1',
-            'KCFLAGS=-Werror',
-            *(cross.options(kernel.compiler) if cross else ()),
-        ]
-        command = [
-            'make',
-            '-C',
-            str(kernel.headers),
-            f'-j{os.cpu_count() or 1}',
-            f'M={scratch}',
-            *options,
-            'modules',
-        ]
-        result = subprocess.run(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+            f'-j{os.cpu_count() or 1}', f'M={scratch}', 'CONFIG_DEBUG_INFO_BTF_MODULES=', 'W=1',
+            'KCFLAGS=-Werror', *(cross.options(kernel.compiler) if cross else ()),
+        ]  # fmt: skip
+        result = ran(['make', '-C', str(kernel.headers), *options, 'modules'], env=environment)
         if result.returncode:
             raise RigError(
                 f"the rig's kernel module did not build for {kernel.version}:\n{result.stdout}"
             )
-        (scratch / 'build.log').write_text(result.stdout, encoding='utf-8')
     keep_newest((cache / 'modules').iterdir(), 4)
     return built
 
@@ -188,7 +168,6 @@ if [ $rc = 124 ]; then
     echo l > $root/proc/sysrq-trigger
 fi
 dmesg > $root{GUEST_SHARE}/dmesg
-cut -d' ' -f1 $root/proc/uptime > $root{GUEST_SHARE}/end_s
 echo $rc > $root{GUEST_SHARE}/rc.new
 mv $root{GUEST_SHARE}/rc.new $root{GUEST_SHARE}/rc
 sync
@@ -211,46 +190,28 @@ def initramfs(kernel: Kernel, cache: Path) -> Path:
 
 def _archive(kernel: Kernel) -> bytes:
     program, folder = stat.S_IFREG | 0o755, stat.S_IFDIR | 0o755
-    members = [
-        (name, folder, b'') for name in ('bin', 'proc', 'sys', 'dev', 'modules', 'lower', 'upper')
-    ]
-    members += [
-        ('bin/busybox', program, kernel.busybox.read_bytes()),
-        ('init', program, INIT.encode()),
-    ]
+    folders = ('bin', 'proc', 'sys', 'dev', 'modules', 'lower', 'upper')
+    programs = {'bin/busybox': kernel.busybox.read_bytes(), 'init': INIT.encode()}
     for number, module in enumerate(kernel.load_order(BOOT_MODULES)):
-        members.append((f'modules/{number:02d}-{module.name}', program, module.read_bytes()))
-    return b''.join(
-        _member(number, *member)
-        for number, member in enumerate([*members, ('TRAILER!!!', 0, b'')], start=1)
-    )
+        programs[f'modules/{number:02d}-{module.name}'] = module.read_bytes()
+    members = [
+        *((name, folder, b'') for name in folders),
+        *((name, program, content) for name, content in programs.items()),
+        ('TRAILER!!!', 0, b''),
+    ]
+    return b''.join(_member(number, *member) for number, member in enumerate(members, start=1))
 
 
 def _member(number: int, path: str, mode: int, data: bytes) -> bytes:
     """
-    Return one member of the archive (cpio "newc").
+    Return one member of the archive (cpio "newc"): a plain Debian has no program for it.
 
     The format is that of Documentation/driver-api/early-userspace/buffer-format.rst in the kernel
-    tree. This is our own code because a plain Debian has neither ``cpio`` nor a Python module for
-    it.
+    tree.
     """
-    name = path.encode() + b'\0'
+    name, links = path.encode() + b'\0', 2 if stat.S_ISDIR(mode) else 1
     # ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor,
     # namesize, check
-    fields = (
-        number,
-        mode,
-        0,
-        0,
-        2 if stat.S_ISDIR(mode) else 1,
-        0,
-        len(data),
-        0,
-        0,
-        0,
-        0,
-        len(name),
-        0,
-    )
+    fields = (number, mode, 0, 0, links, 0, len(data), 0, 0, 0, 0, len(name), 0)
     header = b'070701' + b''.join(b'%08x' % field for field in fields) + name
     return b''.join(part + bytes(-len(part) % 4) for part in (header, data))

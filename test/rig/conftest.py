@@ -117,10 +117,7 @@ def gstreamer_for_guest() -> dict[str, str]:
         'load_gstreamer().has_element("v4l2src")'
     )
     subprocess.run(
-        [sys.executable, '-c', register],
-        env=with_environment(environment),
-        cwd=ROOT,
-        check=True,
+        [sys.executable, '-c', register], env=with_environment(environment), cwd=ROOT, check=True
     )
     return environment
 

@@ -46,21 +46,9 @@ RC_KERNEL_COMPLAINED = 126
 
 # Seconds for booting and powering off, beyond the command's own time; enough for loaded machines.
 _GRACE_S = 60.0
-
 _EXCHANGED = (
-    'rc',
-    'rc.new',
-    'rig_error',
-    'stdout',
-    'stderr',
-    'dmesg',
-    'kmsg.live',
-    'console',
-    'boot_s',
-    'end_s',
-)
-
-
+    'rc', 'rc.new', 'rig_error', 'stdout', 'stderr', 'dmesg', 'kmsg.live', 'console', 'boot_s',
+)  # fmt: skip
 # QEMU's TCG reads the masked-out part of a masked vector load (VMASKMOV, VPMASKMOV), too. NumPy's
 # sorts and ONNX Runtime's products load the ends of arrays that way, and would sometimes crash
 # before an unmapped page, in the guest alone. Without AVX they don't.
@@ -83,42 +71,18 @@ class Machine:
 
 
 _NPU = ('-device', 'pcie-root-port,id=npu,chassis=1', '-device', 'pci-testdev,bus=npu')
-X86_64 = Machine(
-    QEMU,
-    (
-        '-machine',
-        'q35',
-        '-accel',
-        'tcg',
-        '-cpu',
-        _CPU,
-        '-device',
-        'intel-iommu,intremap=off',
-        *_NPU,
-    ),
-    (
-        'console=ttyS0',
-        'intel_iommu=on',
-        'no_timer_check',  # on a loaded host its timer comes too late, and the kernel panics
-    ),
-)
+_Q35 = ('-machine', 'q35', '-accel', 'tcg', '-cpu', _CPU, '-device', 'intel-iommu,intremap=off')
+# Without no_timer_check the kernel panics on a loaded host, where its timer comes too late.
+X86_64 = Machine(QEMU, (*_Q35, *_NPU), ('console=ttyS0', 'intel_iommu=on', 'no_timer_check'))
 
 
 def arm64(qemu: Path, environment: Mapping[str, str]) -> Machine:
-    """
-    Return QEMU's board for arm64, with an SMMU.
-
-    A QEMU that is not installed needs its libraries in `environment`. Authenticated pointers are
-    off, as they cost QEMU a quarter of the time.
-    """
+    """Return QEMU's board for arm64, with an SMMU; `environment` has libraries for QEMU."""
+    # Authenticated pointers are off, as they cost QEMU a quarter of the time.
     board = (
-        '-machine',
-        'virt,iommu=smmuv3,gic-version=3',
-        '-accel',
-        'tcg,tb-size=512',
-        '-cpu',
-        'max,pauth=off',
-    )
+        '-machine', 'virt,iommu=smmuv3,gic-version=3', '-accel', 'tcg,tb-size=512',
+        '-cpu', 'max,pauth=off',
+    )  # fmt: skip
     return Machine(str(qemu), (*board, *_NPU), ('console=ttyAMA0',), environment)
 
 
@@ -127,6 +91,9 @@ class Boot:
     """
     What to boot and what to run in it.
 
+    :param append: goes to the kernel's command line.
+    :param cpus: one processor costs this machine a third less than two for the same work; checks
+        for races need two.
     :param root: the folder for the guest's files, read-only.
     :param shares: further folders, at the same path in the guest, read-only.
     """
@@ -182,8 +149,7 @@ class RigResult:
         return '\n'.join(parts)
 
     def check(self) -> RigResult:
-        if not self.ok:
-            raise AssertionError(self.report())
+        assert self.ok, self.report()
         return self
 
 
@@ -276,14 +242,12 @@ def _share(tag: str, folder: Path, options: str = '') -> tuple[str, str]:
 
 def _mounts(boot: Boot) -> str:
     """Return the lines of the set-up that mount the shares; see initramfs.py for the variables."""
-    lines = []
+    lines = ''
     for number, folder in enumerate(boot.shares):
         point = f'"$root"{shlex.quote(str(folder))}'
-        lines.append(
-            f'mkdir -p {point} && mount $p9,cache=loose,ro share{number} {point} || fail '
-            f'"{folder} cannot be mounted"\n'
-        )
-    return ''.join(lines)
+        mount = f'mkdir -p {point} && mount $p9,cache=loose,ro share{number} {point}'
+        lines += f'{mount} || fail "{folder} cannot be mounted"\n'
+    return lines
 
 
 def _escaped(path: Path) -> str:
@@ -308,18 +272,9 @@ def _collect(boot: Boot, wall_s: float, problem: str) -> RigResult:
         )
     if rc == 0 and found:
         rc = RC_KERNEL_COMPLAINED
-    return RigResult(
-        rc=rc,
-        stdout=_read(out / 'stdout'),
-        stderr=_read(out / 'stderr'),
-        dmesg=dmesg,
-        console=console,
-        artifacts=out,
-        wall_s=wall_s,
-        boot_s=float(boot_text) if boot_text else None,
-        complaints=found,
-        problem=problem,
-    )
+    boot_s = float(boot_text) if boot_text else None
+    said = _read(out / 'stdout'), _read(out / 'stderr')
+    return RigResult(rc, *said, dmesg, console, out, wall_s, boot_s, found, problem)
 
 
 def _read(path: Path) -> str:
@@ -330,50 +285,21 @@ def _read(path: Path) -> str:
 
 
 def _tail(text: str, limit: int) -> str:
-    return (
-        text
-        if len(text) <= limit
-        else f'[... {len(text) - limit} characters before ...]\n{text[-limit:]}'
-    )
+    cut = len(text) - limit
+    return f'[... {cut} characters before ...]\n{text[-limit:]}' if cut > 0 else text
 
 
 #: A line that matches one of these is a complaint ...
 _COMPLAINTS = re.compile(
-    '|'.join(
-        (
-            r'\bBUG\b',
-            r'\bWARNING\b',
-            r'\bOops\b',
-            r'\bKFENCE\b|\bKASAN\b|\bUBSAN\b|\bKCSAN\b',
-            r'refcount_t\b',
-            r'general protection fault',
-            r'[Uu]nable to handle',
-            r'\bINFO: task .* blocked for more than',
-            r'\b(?:self-)?detected (?:stalls?|expedited stalls?)\b',
-            r'soft lockup|hard LOCKUP',
-            r'list_(?:add|del) corruption',
-            r'use-after-free|double free|slab-out-of-bounds',
-            r'possible (?:circular|recursive|irq lock) ',
-            r'scheduling while atomic|sleeping function called',
-            r'\bDMA-API:',
-            r'\bDMAR: (?:\[.*\] )?.*[Ff]ault',
-            r'cannot create duplicate filename',
-            r'Kernel panic',
-            r'\bCall Trace:',
-        )
-    )
+    r'\b(?:BUG|WARNING|Oops|KFENCE|KASAN|UBSAN|KCSAN)\b|refcount_t\b|\bDMA-API:|\bCall Trace:'
+    r'|general protection fault|[Uu]nable to handle|Kernel panic|soft lockup|hard LOCKUP'
+    r'|\bINFO: task .* blocked for more than|list_(?:add|del) corruption'
+    r'|\b(?:self-)?detected (?:stalls?|expedited stalls?)\b|cannot create duplicate filename'
+    r'|use-after-free|double free|slab-out-of-bounds|possible (?:circular|recursive|irq lock) '
+    r'|scheduling while atomic|sleeping function called|\bDMAR: (?:\[.*\] )?.*[Ff]ault'
 )
-
-#: ... unless it matches one of these, which are known and not caused by us.
-_HARMLESS = re.compile(
-    '|'.join(
-        (
-            r'Spectre V2 : WARNING: Unprivileged eBPF',  # a configuration note at boot
-            r'\bDMAR: Fault (?:event|status)',  # register names in the probe messages of the IOMMU
-        )
-    )
-)
-
+#: ... unless it matches this: a configuration note at boot, register names in the IOMMU's messages
+_HARMLESS = re.compile(r'Spectre V2 : WARNING: Unprivileged eBPF|\bDMAR: Fault (?:event|status)')
 # ... or this: vivid sleeps until its next frame is due, and computes a negative time if the guest
 # is too slow.
 _VIVID_LATE = re.compile(
@@ -389,11 +315,8 @@ _SYSRQ = 'sysrq: Show Blocked State'
 def complaints(log: str) -> list[str]:
     """Return the lines of `log` that no healthy kernel prints, in their order."""
     log = _VIVID_LATE.sub('', log.partition(_SYSRQ)[0])
-    return [
-        line
-        for line in log.splitlines()
-        if _COMPLAINTS.search(line) and not _HARMLESS.search(line)
-    ]
+    suspect = [line for line in log.splitlines() if _COMPLAINTS.search(line)]
+    return [line for line in suspect if not _HARMLESS.search(line)]
 
 
 def died_of_emulation(log: str) -> bool:

@@ -23,7 +23,7 @@ queried, never pinned, because the security suite drops old ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 import json
@@ -31,7 +31,9 @@ import lzma
 from pathlib import Path
 import re
 import shutil
+import subprocess
 import time
+from typing import Any
 
 from environment.debian_packages import fetch, resolve_dependency, unpack
 from environment.errors import SetupError
@@ -58,6 +60,12 @@ USB_MODULES = ('uvcvideo', 'dummy_hcd', 'gadgetfs')
 _CHECK_EVERY_S = 24 * 3600.0
 
 
+def ran(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command; ``stdout`` of the result has its errors, too."""
+    pipes: Any = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT}
+    return subprocess.run(command, text=True, check=False, **pipes, **options)
+
+
 def rig_folder() -> Path:
     """Return the rig's cache folder: ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``."""
     return cache_folder() / 'rig'
@@ -70,8 +78,7 @@ def checked_folder(folder: Path) -> Path:
     if re.search(r'[\s:]', str(folder)):
         raise RigUnavailable(
             f"the rig's cache {str(folder)!r} has a space or a colon in its path, which the "
-            "kernel's build "
-            'system refuses; set XDG_CACHE_HOME to a folder without'
+            "kernel's build system refuses; set XDG_CACHE_HOME to a folder without"
         )
     return folder
 
@@ -176,20 +183,24 @@ def current(cache: Path, flavour: str = ORDINARY) -> Kernel:
     """
     now = time.time()
     state_file = cache / 'kernel.json'
-    state = _read_state(state_file)
-    cached = (
-        Kernel(state['version'], cache / 'kernels' / state['version'], flavour) if state else None
-    )
-    if cached and cached.complete and 0 <= now - float(state['checked']) < _CHECK_EVERY_S:
+    kernels = cache / 'kernels'
+    try:
+        state = json.loads(state_file.read_text(encoding='utf-8'))
+        cached = Kernel(state['version'], kernels / state['version'], flavour)
+        checked = float(state['checked'])
+    except (OSError, ValueError, KeyError, TypeError):
+        cached, checked = None, 0.0
+    if cached and cached.complete and 0 <= now - checked < _CHECK_EVERY_S:
         return cached
     try:
         # Debian 12 names its packages of this series after it; in Debian 13 it is the usual one.
         image = resolve_dependency(
-            f'linux-image-{SERIES}-{flavour} linux-image-{flavour}', f'linux-image-{SERIES}.',
+            f'linux-image-{SERIES}-{flavour} linux-image-{flavour}',
+            f'linux-image-{SERIES}.',
             ARM64 if flavour == ARM64 else '',
         )
         version = image.removeprefix('linux-image-').removesuffix(f'-{flavour}')
-        kernel = Kernel(version, cache / 'kernels' / version, flavour)
+        kernel = Kernel(version, kernels / version, flavour)
         if not kernel.complete:
             _fetch(kernel)
     except SetupError as error:
@@ -198,19 +209,10 @@ def current(cache: Path, flavour: str = ORDINARY) -> Kernel:
                 f'the kernel packages are not cached and cannot be fetched: {error}'
             ) from error
         kernel = cached  # and ask again tomorrow: without a network each attempt takes long
-    state_file.write_text(
-        json.dumps({'version': kernel.version, 'checked': now}), encoding='utf-8'
-    )
-    keep_newest((cache / 'kernels').iterdir(), 2)
+    state = {'version': kernel.version, 'checked': now}
+    state_file.write_text(json.dumps(state), encoding='utf-8')
+    keep_newest(kernels.iterdir(), 2)
     return kernel
-
-
-def _read_state(file: Path) -> dict[str, str]:
-    try:
-        state = json.loads(file.read_text(encoding='utf-8'))
-        return {'version': str(state['version']), 'checked': str(float(state['checked']))}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def _fetch(kernel: Kernel) -> None:

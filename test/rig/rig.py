@@ -96,10 +96,7 @@ class Rig:
         vivid: str | bool = False,
         usb: bool = False,
         env: Mapping[str, str] | None = None,
-        append: str = '',
-        qemu_args: Sequence[str] = (),
-        memory_mib: int = 4096,
-        cpus: int = 1,
+        **options: Any,
     ) -> machine.RigResult:
         """
         Run `command` as root in a fresh guest.
@@ -107,41 +104,27 @@ class Rig:
         Its artifacts go to ``$RIG_OUT``, which is `out_dir`. The guest sees this machine's files,
         read-only under a writable layer that is thrown away. ``vivid`` is True for a camera, or
         the parameters of the vivid module; ``usb`` is for webcams that the command plugs in. The
-        virtual Metis is always present. `append` goes to the kernel's command line. One processor
-        costs this machine a third less than two for the same work; checks for races need `cpus=2`.
+        virtual Metis is always present. `options` are further fields of `machine.Boot`.
         """
         kernel, module, archive = self._prepared()
         out_dir.mkdir(parents=True, exist_ok=True)
         variables = {
-            'PATH': _GUEST_PATH,
-            'HOME': '/run/root',
-            'LANG': 'C.UTF-8',
-            'XDG_RUNTIME_DIR': '/run/user/0',
-            'ZC_LONG': '1' if LONG else '',
-            'RIG_OUT': GUEST_SHARE,
-            'RIG_MODULE': str(module),
-            'RIG_BUSYBOX': str(kernel.busybox),
+            'PATH': _GUEST_PATH, 'HOME': '/run/root', 'LANG': 'C.UTF-8',
+            'XDG_RUNTIME_DIR': '/run/user/0', 'ZC_LONG': '1' if LONG else '',
+            'RIG_OUT': GUEST_SHARE, 'RIG_MODULE': str(module), 'RIG_BUSYBOX': str(kernel.busybox),
             **(env or {}),
-        }
+        }  # fmt: skip
         wanted = [*(['vivid'] if vivid else []), *(packages.USB_MODULES if usb else ())]
         given = {'vivid': VIVID_DEFAULT if vivid is True else vivid or ''}
-        loads = (
-            [(path, given.get(path.stem, '')) for path in kernel.load_order(wanted)]
-            if wanted
-            else []
-        )
-        loads.append((module, ''))
+        loads = [*(kernel.load_order(wanted) if wanted else ()), module]
         boot = machine.Boot(
             image=kernel.image,
             initramfs=archive,
-            setup=''.join(_load_line(path, parameters) for path, parameters in loads),
+            setup=''.join(_load_line(path, given.get(path.stem, '')) for path in loads),
             command=_script(command, variables, timeout),
             out_dir=out_dir.resolve(),
             timeout=timeout,
-            append=append,
-            qemu_args=qemu_args,
-            memory_mib=memory_mib,
-            cpus=cpus,
+            **options,
             **self._place(),
         )
         result = machine.run(boot)

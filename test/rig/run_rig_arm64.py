@@ -57,15 +57,9 @@ SHARES = {
 }
 #: The cases for ``zc_verify`` there, and which checks it must find false.
 VERIFIED = (
-    'nothing',
-    'maps',
-    'copies_with_numpy',
-    'submits_an_old_decoy',
-    'imports_twice',
-    'imports_decoys_alone',
-    'known_exporter',
-    'unknown_exporter',
-)
+    'nothing', 'maps', 'copies_with_numpy', 'submits_an_old_decoy', 'imports_twice',
+    'imports_decoys_alone', 'known_exporter', 'unknown_exporter',
+)  # fmt: skip
 #: Parts that the rig runs on amd64 but not here, with the reason.
 NOT_RUN = {
     'the node graph, its faults, parameters, doctor and launch files': (

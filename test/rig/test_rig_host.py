@@ -39,58 +39,30 @@ WANTED = 60
 
 
 def _good_verdict() -> dict[str, Any]:
-    checks = {name: {'holds': True, 'measured': True, 'source': 'test'} for name in INVARIANTS}
     return {
-        'exit': 0,
-        'pass': True,
-        'frames': 60,
-        'checks': checks,
-        **dict.fromkeys(DOCUMENT_KEYS, True),
-        'pass_document': True,
-        'detail': {
-            'imports': 60,
-            'fence_wait_lines': 20,
-            'fence_waits_by_poll': 40,
-            'exporters': ['system'],
-        },
-        'files': {'timeline': 'timeline.json'},
-    }
+        'exit': 0, 'pass': True, 'frames': 60, 'files': {'timeline': 'timeline.json'},
+        'checks': {name: {'holds': True, 'measured': True} for name in INVARIANTS},
+        **dict.fromkeys(DOCUMENT_KEYS, True), 'pass_document': True,
+        'detail': {'fence_wait_lines': 20, 'fence_waits_by_poll': 40, 'exporters': ['system']},
+    }  # fmt: skip
 
 
 def _good_run(name: str) -> dict[str, Any]:
     variant = VARIANTS[name]
     inodes = [5, 6] if variant.buffers == 1 else [5, 6, 7, 8]
     return {
-        'variant': name,
-        'frames': 60,
-        'processed': 60,
-        'camera_fps': 30.0,
-        'crc_equal': 60,
-        'distinct_contents': 60,
-        'boxes_equal': 60,
-        'fences_good': 60,
-        'failed': 0,
-        'submitted_inodes': inodes,
-        'pool_inodes': [*inodes, 9],
+        'variant': name, 'camera_fps': 30.0, 'frames': 60, 'processed': 60, 'crc_equal': 60,
+        'distinct_contents': 60, 'boxes_equal': 60, 'fences_good': 60, 'failed': 0,
+        'buffers': [variant.buffers], 'strides': [list(variant.strides)],
+        'rows': [list(variant.rows)], 'exporters': ['system'],
+        'submitted_inodes': inodes, 'pool_inodes': [*inodes, 9], 'traced_import_inodes': inodes,
         'attached': {str(inode): ['0000:01:00.0'] for inode in inodes},
-        'buffers': [variant.buffers],
-        'strides': [list(variant.strides)],
-        'rows': [list(variant.rows)],
-        'exporters': ['system'],
-        'traced_import_inodes': inodes,
         'traced_imports': len(inodes) if variant.cached else 64,
-        'trial_imports': 0 if variant.cached else 4,
-        'traced_submits': 60,
-        'looks': 3,
-        'cpu_mappings': [],
-        'copies': {},
-        'rung': 'in_process',
-        'conversions': 0,
-        'received_by_plain_subscriber': 60,
-        'left_in_bufinfo': [],
-        'left_on_device': {'imports': 0},
-        'verify': _good_verdict(),
-    }
+        'trial_imports': 0 if variant.cached else 4, 'traced_submits': 60,
+        'looks': 3, 'cpu_mappings': [], 'copies': {}, 'rung': 'in_process', 'conversions': 0,
+        'received_by_plain_subscriber': 60, 'left_in_bufinfo': [],
+        'left_on_device': {'imports': 0}, 'verify': _good_verdict(),
+    }  # fmt: skip
 
 
 BROKEN: dict[str, list[dict[str, Any]]] = {
@@ -190,13 +162,8 @@ def _verdict(name: str, **changes: dict[str, bool]) -> dict[str, Any]:
     """Return the verdict that ``zc_verify`` must give on a case, except *changes* by check."""
     wrong = CASES[name]
     checks = {check: {'holds': check not in wrong, 'measured': True} for check in INVARIANTS}
-    return {
-        'checks': {**checks, **changes},
-        'exit': int(bool(wrong)),
-        'pass': not wrong,
-        'frames': FRAMES,
-        'problems': [],
-    }
+    ended = {'exit': int(bool(wrong)), 'pass': not wrong, 'frames': FRAMES, 'problems': []}
+    return {'checks': {**checks, **changes}, **ended}
 
 
 def _leave(out: Path, **changes: dict[str, Any]) -> dict[str, RigResult]:
@@ -204,12 +171,11 @@ def _leave(out: Path, **changes: dict[str, Any]) -> dict[str, RigResult]:
     for name, parts in SHARES.items():
         (out / name).mkdir(parents=True)
         for part in parts:
+            nothing_left = {'left_on_device': {'jobs': 0}, 'buffers': {}, 'instances': []}
             outcome: dict[str, Any] = {'a check': ''}
             if part == 'verify':
-                nothing_left = {'left_on_device': {'jobs': 0}, 'buffers': {}, 'instances': []}
-                outcome = {
-                    **{case: _verdict(case) for case in VERIFIED},
-                    'afterwards': nothing_left,
+                outcome = {case: _verdict(case) for case in VERIFIED} | {
+                    'afterwards': nothing_left
                 }
             (out / name / f'{part}.json').write_text(
                 json.dumps({**outcome, **changes.get(part, {})}), encoding='utf-8'
@@ -285,4 +251,3 @@ def test_only_what_emulation_breaks_is_booted_again_and_only_once(
     monkeypatch.setattr(machine, 'run', boot)
     assert rig_module.Rig().run(['true'], timeout=1, out_dir=tmp_path).rc == rc
     assert len(seen) == boots
-

@@ -81,9 +81,7 @@ def agreed(
     return session
 
 
-def configured(
-    camera: V4l2Camera, consumers: Sequence[BufferConstraints] = ()
-) -> V4l2Camera:
+def configured(camera: V4l2Camera, consumers: Sequence[BufferConstraints] = ()) -> V4l2Camera:
     agreed(camera, consumers, slots=6)
     return camera
 

@@ -224,9 +224,7 @@ def a_source_that_changes_is_negotiated_anew() -> None:
             opened(SINGLE, size=(0, 0), input=HDMI)
         held.release()
         interlaced = next(text for text in menu.values() if '720x480i' in text)
-        set_controls(
-            SINGLE, dv_timings_signal_mode='Selected DV Timings', dv_timings=interlaced
-        )
+        set_controls(SINGLE, dv_timings_signal_mode='Selected DV Timings', dv_timings=interlaced)
         with refused(CameraError, "can't take the 720x480 signal", 'another mode'):
             opened(SINGLE, size=(0, 0), input=HDMI)
     finally:

@@ -133,23 +133,17 @@ class FrameChecker:
         assert isinstance(job, AxlJob)
         result = VirtualResult.of_job(job, ctypes.sizeof(VirtualResult))
         fence = fence_info(job.fence.fileno())
-        self.frames.append(
-            {
-                'sequence': data.sequence,
-                'stamp_ns': data.header.stamp_ns,
-                'inodes': [buffer.identity.inode for buffer in data.buffers],
-                'strides': [plane.stride for plane in data.planes],
-                'rows': [plane.size // plane.stride for plane in data.planes],
-                'device_crc': result.crcs(),
-                'content_crc': kernel_crcs(entry.frame),
-                'device_boxes': result.num_boxes,
-                'published_boxes': len(found),
-                'fence_status': fence.status,
-                'fence_latency_ms': (fence.timestamp_ns - entry.received_ns) / 1e6,
-                'captured_ns': data.captured_ns,
-                'fence_ns': fence.timestamp_ns,
-            }
-        )
+        self.frames.append({
+            'sequence': data.sequence, 'stamp_ns': data.header.stamp_ns,
+            'inodes': [buffer.identity.inode for buffer in data.buffers],
+            'strides': [plane.stride for plane in data.planes],
+            'rows': [plane.size // plane.stride for plane in data.planes],
+            'device_crc': result.crcs(), 'content_crc': kernel_crcs(entry.frame),
+            'device_boxes': result.num_boxes, 'published_boxes': len(found),
+            'fence_status': fence.status, 'fence_ns': fence.timestamp_ns,
+            'fence_latency_ms': (fence.timestamp_ns - entry.received_ns) / 1e6,
+            'captured_ns': data.captured_ns,
+        })  # fmt: skip
 
 
 def _patience(frames: int) -> float:
@@ -206,10 +200,7 @@ def run_variant(
             with watch.running(PERIOD_S):
                 eventually(
                     lambda: (
-                        (
-                            len(checker.frames) >= wanted
-                            and (verifier is None or verifier.measured)
-                        )
+                        (len(checker.frames) >= wanted and (verifier is None or verifier.measured))
                         or bool(running.problems)
                     ),
                     _patience(wanted),

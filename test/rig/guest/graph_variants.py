@@ -38,24 +38,16 @@ MEMORY_MIB = 2560
 # By default vivid stamps the end of the frame, which is in the future; 1 is the start of exposure.
 VIVID_START_OF_EXPOSURE = 1
 _V4L2 = {
-    'camera': 'v4l2',
-    'device': SINGLE,
-    'width': WIDTH,
-    'height': HEIGHT,
-    'framerate': FRAMERATE,
-    'slots': SLOTS,
-    'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
-}
+    'camera': 'v4l2', 'device': SINGLE, 'width': WIDTH, 'height': HEIGHT, 'framerate': FRAMERATE,
+    'slots': SLOTS, 'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
+}  # fmt: skip
+# Rows of any size, which the webcam input lacks: the HDMI input scales.
+_SCALED = {
+    **_V4L2, 'device': SINGLE_DMA, 'input': 3, 'pixel_format': 'NV12', 'framerate': 0.0,
+    'slots': 8,
+}  # fmt: skip
 #: Slow enough to leave the guest time for the watching processes.
 _CALM = {**_V4L2, 'framerate': 5.0}
-_SYNTHETIC = {
-    'camera': 'synthetic',
-    'pattern': 'counter',
-    'width': WIDTH,
-    'framerate': 15.0,
-    'heap': 'dma_heap/system',
-    'slots': 6,
-}
 
 
 @dataclass(frozen=True)
@@ -91,19 +83,14 @@ class Variant:
     def inference(self, model: str) -> dict[str, Any]:
         """Return parameters of the inference node."""
         return {
-            'accelerator': 'axl',
-            'model': model,
-            'import_cache': self.cached,
-            'in_flight': IN_FLIGHT,
-            'keep_all': self.keep_all,
-            'timeout': self.timeout,
-        }
+            'accelerator': 'axl', 'model': model, 'import_cache': self.cached,
+            'in_flight': IN_FLIGHT, 'keep_all': self.keep_all, 'timeout': self.timeout,
+        }  # fmt: skip
 
 
 # The runs of ``make rig``. The document's literal four need a second attachment (vivid's own) on a
 # buffer of the system heap. vivid takes that only if it is contiguous: if it fills a 1 MiB block
-# of the page allocator to its last page. The webcam input has no such size; the HDMI input scales
-# to any size.
+# of the page allocator to its last page.
 RUNS: dict[str, Variant] = {
     'cached': Variant(300, True, _CALM, verified=8, keep_all=False),
     'uncached': Variant(60, False, _CALM, verified=8, keep_all=False),
@@ -111,23 +98,11 @@ RUNS: dict[str, Variant] = {
         60,
         False,
         {
-            **_V4L2,
-            'device': SINGLE_DMA,
-            'memory': 'import',
-            'heap': 'dma_heap/system',
-            'pixel_format': 'NV12',
-            'input': 3,
-            'width': 1248,
-            'height': 560,
-            'framerate': 0.0,
-            'slots': 8,
+            **_SCALED, 'memory': 'import', 'heap': 'dma_heap/system', 'width': 1248, 'height': 560,
         },
-        strides=(1248, 1248),
-        rows=(560, 280),
-        verified=8,
-        keep_all=False,
+        strides=(1248, 1248), rows=(560, 280), verified=8, keep_all=False,
     ),
-}
+}  # fmt: skip
 
 # Pixels as the device sees them, in every layout that an NV12 frame can have. vivid pads rows but
 # not between planes.
@@ -139,28 +114,16 @@ LAYOUTS: dict[str, Variant] = {
         30,
         False,
         {
-            **_SYNTHETIC,
-            'height': 270,
-            'participants': [('large: NV12; height_align=32; stride_align=1024')],
+            'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'height': 270,
+            'framerate': 15.0, 'heap': 'dma_heap/system', 'slots': 6,
+            'participants': ['large: NV12; height_align=32; stride_align=1024'],
         },
-        strides=(1024, 1024),
-        rows=(288, 144),
-        drawn=True,
+        strides=(1024, 1024), rows=(288, 144), drawn=True,
     ),
-}
+}  # fmt: skip
 VARIANTS = {**RUNS, **LAYOUTS}
 
 #: For checks of time instead of frames: each frame takes the guest a tenth of a second.
 SLOW_FPS = 2
 SLOW = {**_V4L2, 'framerate': float(SLOW_FPS)}
-#: Rows of 1366 bytes, which the webcam input lacks; the HDMI input scales to any size.
-SPLIT = {
-    **_V4L2,
-    'device': SINGLE_DMA,
-    'input': 3,
-    'width': 1366,
-    'height': 768,
-    'framerate': 0.0,
-    'pixel_format': 'NV12',
-    'slots': 8,
-}
+SPLIT = {**_SCALED, 'width': 1366, 'height': 768}

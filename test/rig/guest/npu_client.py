@@ -46,18 +46,12 @@ class VirtualResult(ctypes.LittleEndianStructure):
     """``struct axl_virtual_result``."""
 
     _fields_ = (
-        ('magic', ctypes.c_uint32),
-        ('version', ctypes.c_uint32),
-        ('seqno', ctypes.c_uint64),
-        ('width', ctypes.c_uint32),
-        ('height', ctypes.c_uint32),
-        ('fourcc', ctypes.c_uint32),
-        ('num_planes', ctypes.c_uint32),
-        ('crc32', ctypes.c_uint32 * 4),
-        ('model_id', ctypes.c_uint32),
-        ('num_boxes', ctypes.c_uint32),
+        ('magic', ctypes.c_uint32), ('version', ctypes.c_uint32), ('seqno', ctypes.c_uint64),
+        ('width', ctypes.c_uint32), ('height', ctypes.c_uint32), ('fourcc', ctypes.c_uint32),
+        ('num_planes', ctypes.c_uint32), ('crc32', ctypes.c_uint32 * 4),
+        ('model_id', ctypes.c_uint32), ('num_boxes', ctypes.c_uint32),
         ('boxes', ctypes.c_int16 * 6 * MAX_BOXES),
-    )
+    )  # fmt: skip
 
     @classmethod
     def of_job(cls, job: Any, size: int) -> VirtualResult:
@@ -207,6 +201,7 @@ class Plane:
     offset: int
     size: int
 
+
 @dataclass
 class Image(Closing):
     """An image in buffers, with the layout to import it by."""
@@ -218,14 +213,10 @@ class Image(Closing):
 
     def argument(self) -> abi.AxlImportPlanes:
         argument = abi.AxlImportPlanes(
-            struct_size=ctypes.sizeof(abi.AxlImportPlanes),
-            flags=abi.ImportFlags.TO_DEVICE,
-            width=self.width,
-            height=self.height,
-            fourcc=fourcc(self.format_name),
+            struct_size=ctypes.sizeof(abi.AxlImportPlanes), flags=abi.ImportFlags.TO_DEVICE,
+            width=self.width, height=self.height, fourcc=fourcc(self.format_name),
             num_planes=len(self.planes),
-            modifier=0,
-        )
+        )  # fmt: skip
         for target, plane in zip(argument.planes, self.planes, strict=False):
             target.fd, target.stride = plane.buffer.fd, plane.stride
             target.offset, target.size = plane.offset, plane.size
@@ -280,11 +271,7 @@ def make_image(
 @contextmanager
 def scene(**options: Any) -> Iterator[tuple[Npu, Image, int, Buffer]]:
     """Yield an open file of the device, an image, its handle, and a buffer for a result."""
-    with (
-        Npu() as npu,
-        make_image(**options) as image,
-        heap_buffer(RESULT_SIZE) as result,
-    ):
+    with Npu() as npu, make_image(**options) as image, heap_buffer(RESULT_SIZE) as result:
         yield npu, image, npu.import_planes(image.argument()).handle, result
 
 

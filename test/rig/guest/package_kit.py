@@ -288,14 +288,9 @@ def publish(
     slot = slot or pool.acquire()
     assert slot is not None, f'no free slot: {pool.statistics()}'
     frame = Frame.publish_slot(
-        pool,
-        slot,
-        header=Header(sequence, 'test'),
-        colorimetry=BT601_LIMITED,
-        sequence=sequence,
-        captured_ns=time.monotonic_ns(),
-        **options,
-    )
+        pool, slot, header=Header(sequence, 'test'), colorimetry=BT601_LIMITED, sequence=sequence,
+        captured_ns=time.monotonic_ns(), **options,
+    )  # fmt: skip
     if level is not None:
         fill(frame, level)
     return frame

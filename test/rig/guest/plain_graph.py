@@ -74,12 +74,7 @@ class _Inference:
         npu = self._stack.enter_context(accelerator())
         self._log = self._stack.enter_context(FrameLog('inference', '/inference'))
         self.scheduler = Scheduler(
-            npu,
-            frames,
-            self._on_result,
-            self._on_error,
-            in_flight=IN_FLIGHT,
-            timeout_s=60.0,
+            npu, frames, self._on_result, self._on_error, in_flight=IN_FLIGHT, timeout_s=60.0
         )
         self._stack.callback(self.scheduler.stop)
         self.scheduler.start()
@@ -110,23 +105,15 @@ class _Inference:
     def _facts(self) -> dict[str, Any]:
         npu, statistics = self.accelerator, self.scheduler.statistics()
         capabilities = npu.capabilities()
+        counted = ('in_flight', 'imports', 'trial_imports', 'submitted')
         return {
-            'accelerator': capabilities.name,
-            'device': capabilities.device,
-            'pci_address': npu.facts().get('pci_address', ''),
-            'copy_free': capabilities.copy_free,
-            'import_cache': self.import_cache,
-            'in_flight': statistics.in_flight,
-            'imports': statistics.imports,
-            'trial_imports': statistics.trial_imports,
-            'submitted': statistics.submitted,
-            'rung': 'in_process',
-            'reason': '',
-            'conversions': 0,
-            'processed': self.processed,
-            'failed': self.failed,
-            'copies': _copies(self._ledger),
-        }
+            'accelerator': capabilities.name, 'device': capabilities.device,
+            'pci_address': npu.facts().get('pci_address', ''), 'copy_free': capabilities.copy_free,
+            'import_cache': self.import_cache, 'copies': _copies(self._ledger), 'conversions': 0,
+            'rung': 'in_process', 'reason': '', 'processed': self.processed, 'failed': self.failed,
+            **{name: getattr(statistics, name) for name in counted},
+        }  # fmt: skip
+
 
 def _copies(ledger: CopyLedger) -> dict[str, dict[str, int]]:
     return {
@@ -190,26 +177,16 @@ class PlainGraph(Consumer):
     def _facts(self) -> dict[str, Any]:
         camera, statistics = self._camera, self._camera.statistics()
         layout = camera.slots[0].layout
+        buffers = [buffer.identity for slot in camera.slots for buffer in slot.buffers]
         return {
-            'camera': 'v4l2',
-            'conversions': 0,
-            'copies': _copies(self._ledger),
-            'device': camera.device,
-            'heap': camera.heap_name,
+            'camera': 'v4l2', 'conversions': 0, 'copies': _copies(self._ledger),
+            'device': camera.device, 'heap': camera.heap_name, 'slots': len(camera.slots),
             'peers': [{'name': 'in_process', 'pid': os.getpid(), 'rung': 'in_process'}],
-            'captured': statistics.captured,
-            'dropped': statistics.dropped,
-            'slots': len(camera.slots),
-            'fourcc': fourcc_name(layout.fourcc),
-            'pool': [
-                [buffer.identity.device, buffer.identity.inode]
-                for slot in camera.slots
-                for buffer in slot.buffers
-            ],
-            'layout': layout.describe(),
-            'width': layout.width,
-            'height': layout.height,
-        }
+            'captured': statistics.captured, 'dropped': statistics.dropped,
+            'fourcc': fourcc_name(layout.fourcc), 'layout': layout.describe(),
+            'pool': [[identity.device, identity.inode] for identity in buffers],
+            'width': layout.width, 'height': layout.height,
+        }  # fmt: skip
 
     def keep_imports(self, wanted: bool) -> None:
         self.inference.keep_imports(wanted)

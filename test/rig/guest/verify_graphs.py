@@ -131,13 +131,9 @@ def _of_heap(
     camera: type[UntouchedCamera] = UntouchedCamera,
 ) -> Outcome:
     capture = {
-        'camera': 'synthetic',
-        'pattern': 'counter',
-        'width': WIDTH,
-        'height': HEIGHT,
-        'framerate': float(SLOW_FPS),
-        'slots': 8,
-    }
+        'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'height': HEIGHT,
+        'framerate': float(SLOW_FPS), 'slots': 8,
+    }  # fmt: skip
     with (
         mock.patch.object(synthetic, 'SyntheticCamera', camera),
         mock.patch.object(camera_module, 'working_heaps', heaps),
@@ -230,15 +226,8 @@ def unixfd(out: Path) -> Outcome:
         running.start()
         camera = running.graph.capture
         # It shows its frames late, so that its descriptors can be read.
-        reader = gst(
-            'unixfdsrc',
-            f'socket-path={path}',
-            '!',
-            'identity',
-            'sleep-time=300000',
-            '!',
-            'fakesink',
-        )
+        late = ('!', 'identity', 'sleep-time=300000', '!', 'fakesink')
+        reader = gst('unixfdsrc', f'socket-path={path}', *late)
         try:
 
             def seen() -> bool:
@@ -262,13 +251,9 @@ def unixfd(out: Path) -> Outcome:
 
 #: Cases that have a graph of their own.
 GRAPHS: dict[str, Callable[[Path], Outcome]] = {
-    'known_exporter': known_exporter,
-    'unknown_exporter': unknown_exporter,
-    'udmabuf': udmabuf,
-    'writes_through_a_memfd': writes_through_a_memfd,
-    'plain_link': plain_link,
-    'gstreamer_dmabuf': gstreamer_dmabuf,
-    'gstreamer_copy': gstreamer_copy,
-    'unixfd': unixfd,
-    'maps_a_pipelines_camera': maps_a_pipelines_camera,
-}
+    graph.__name__: graph
+    for graph in (
+        known_exporter, unknown_exporter, udmabuf, writes_through_a_memfd, plain_link,
+        gstreamer_dmabuf, gstreamer_copy, unixfd, maps_a_pipelines_camera,
+    )
+}  # fmt: skip
