@@ -40,8 +40,7 @@ if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
 import faults  # noqa: F401 - makes the tests' kits known
-from faults.harness import Fault, FAULTS, run_fault
-from faults.outcome import BROKEN, Outcome, Result
+from faults.harness import BROKEN, Fault, FAULTS, Outcome, Result, run_fault
 from faults.stage import Stage
 from ros_domains import locked_domain
 

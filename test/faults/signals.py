@@ -21,10 +21,9 @@ import os
 import signal
 import time
 
-from faults import outcome
-from faults.harness import EVERYBODY, fault, Trial
+from faults import harness
+from faults.harness import EVERYBODY, fault, Trial, WITNESS
 from faults.holdings import frame_mappings
-from faults.outcome import WITNESS
 from faults.stage import FRAMERATE
 from memory_link import Forker
 
@@ -109,13 +108,13 @@ def inference_stops(trial: Trial) -> None:
             time.sleep(0.05)
         stage.meanwhile(lambda: witness.received > received, 'frames meanwhile')  # noqa: B023
         lasted = time.monotonic() - began - (witness.stalled_s() - stalled)
-        came, least = witness.received - received, outcome.LEAST_RATE * FRAMERATE * lasted
+        came, least = witness.received - received, harness.LEAST_RATE * FRAMERATE * lasted
         held = sum(count for name, count in stage.held().items() if name.startswith('inference'))
         trial.worst('slots that it held', float(held))
         slots = f'{held} slots held, {_ITS_SLOTS} are its own'
         trial.must(0 < held <= _ITS_SLOTS, f'windows that were not kept: {slots}')
         detected_ns, newest_ns = witness.last_detection_ns, witness.last_stamp_ns
-        share = f'{outcome.LEAST_RATE:.0%}'
+        share = f'{harness.LEAST_RATE:.0%}'
         trial.must(
             came >= least, f'cameras that published less than {share} while a consumer hung'
         )

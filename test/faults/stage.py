@@ -36,11 +36,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
-from faults import outcome
+from faults import harness
+from faults.harness import tally, Trial
 from faults.holdings import frame_buffers, holding, settled_excess, with_slots
-from faults.outcome import tally
 from faults.witness import DEPTH, NAME, Witness
 from nodes.programs import parameters, Program
 from ros_domains import discovery_range
@@ -48,9 +48,6 @@ from waiting import until
 
 from zc_perception.link.shared_memory.unix_socket import is_dead
 from zc_perception.observe.frame_log import find_frame_logs, FrameLogReader, RecordKind
-
-if TYPE_CHECKING:
-    from faults.harness import Trial
 
 SLOTS = 64
 FRAMERATE = 30.0
@@ -322,8 +319,8 @@ class Stage:
         trial.frames(frames.came, frames.received, **lost)
         pid, no_slot = self._no_slot()
         no_slot -= before.no_slot[1] if pid == before.no_slot[0] else 0
-        most_s, least = outcome.MOST_PAUSE_S, outcome.LEAST_RATE
-        if outcome.WITNESS in bystanders:
+        most_s, least = harness.MOST_PAUSE_S, harness.LEAST_RATE
+        if harness.WITNESS in bystanders:
             # On a busy machine the witness itself may fall behind by a whole queue and lose
             # frames; that is not the fault's effect.
             if oldest_s < 0.9 * DEPTH / FRAMERATE:
@@ -334,7 +331,7 @@ class Stage:
             # Nobody publishes while no process runs.
             enough = frames.came >= least * FRAMERATE * (frames.span_s - stalled_s)
             trial.must(enough, f'cameras that published less than {least:.0%}')
-        if outcome.INFERENCE in bystanders:
+        if harness.INFERENCE in bystanders:
             pause_s = detection_pauses.longest_own_s
             trial.must(pause_s <= most_s, f'pauses of detections over {most_s:g} s')
         assert witness.frames is not None

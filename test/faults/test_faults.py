@@ -26,8 +26,21 @@ import socket
 import threading
 from typing import Any
 
-from faults import outcome as limits
-from faults.harness import Absent, Fault, run_fault, Trial
+from faults import harness as limits
+from faults.harness import (
+    ABSENT,
+    Absent,
+    BROKEN,
+    Fault,
+    HELD,
+    Outcome,
+    Result,
+    run_fault,
+    Stretch,
+    Tally,
+    tally,
+    Trial,
+)
 from faults.holdings import (
     excess,
     frame_buffers,
@@ -36,7 +49,6 @@ from faults.holdings import (
     settled_excess,
     with_slots,
 )
-from faults.outcome import ABSENT, BROKEN, HELD, Outcome, Result, Stretch, Tally, tally
 from faults.run_faults import all_faults, theatre
 from long_form import LONG
 from process_state import kept

@@ -30,7 +30,7 @@ import time
 from typing import Any
 
 from camera.counter_picture import read_counter
-from faults.outcome import Stretch
+from faults.harness import Stretch
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from nodes.ros_kit import answer_of, Onlooker, Reader
