@@ -20,8 +20,8 @@ from __future__ import annotations
 import os
 
 import cv2
-from environment import turbojpeg
 from environment.errors import SetupError
+from environment.fixtures import load_turbojpeg
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,7 +32,7 @@ FUZZED_SIZE = (64, 48)
 def need_decoder() -> None:
     """Load libturbojpeg; without it, skip the test, or fail if it is required."""
     try:
-        turbojpeg.load()
+        load_turbojpeg()
     except SetupError as error:
         if os.environ.get('ZC_RIG') == 'required':
             raise

@@ -40,37 +40,28 @@ class FenceRecord(ctypes.Structure):
     """``struct sync_fence_info``."""
 
     _fields_ = (
-        ('obj_name', ctypes.c_char * 32),
-        ('driver_name', ctypes.c_char * 32),
-        ('status', ctypes.c_int32),
-        ('flags', ctypes.c_uint32),
-        ('timestamp_ns', ctypes.c_uint64),
-    )
+        ('obj_name', ctypes.c_char * 32), ('driver_name', ctypes.c_char * 32),
+        ('status', ctypes.c_int32), ('flags', ctypes.c_uint32), ('timestamp_ns', ctypes.c_uint64),
+    )  # fmt: skip
 
 
 class FileRecord(ctypes.Structure):
     """``struct sync_file_info``."""
 
     _fields_ = (
-        ('name', ctypes.c_char * 32),
-        ('status', ctypes.c_int32),
-        ('flags', ctypes.c_uint32),
-        ('num_fences', ctypes.c_uint32),
-        ('pad', ctypes.c_uint32),
+        ('name', ctypes.c_char * 32), ('status', ctypes.c_int32), ('flags', ctypes.c_uint32),
+        ('num_fences', ctypes.c_uint32), ('pad', ctypes.c_uint32),
         ('sync_fence_info', ctypes.c_uint64),
-    )
+    )  # fmt: skip
 
 
 class MergeRecord(ctypes.Structure):
     """``struct sync_merge_data``."""
 
     _fields_ = (
-        ('name', ctypes.c_char * 32),
-        ('fd2', ctypes.c_int32),
-        ('fence', ctypes.c_int32),
-        ('flags', ctypes.c_uint32),
-        ('pad', ctypes.c_uint32),
-    )
+        ('name', ctypes.c_char * 32), ('fd2', ctypes.c_int32), ('fence', ctypes.c_int32),
+        ('flags', ctypes.c_uint32), ('pad', ctypes.c_uint32),
+    )  # fmt: skip
 
 
 @dataclass(eq=False)

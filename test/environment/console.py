@@ -31,14 +31,9 @@ _TAIL_LINES = 25
 # Variables that a sourced ROS or another environment of wheels sets: with them, our interpreter
 # would load the other one's libraries.
 _FOREIGN_VARIABLES = (
-    'AMENT_PREFIX_PATH',
-    'LD_LIBRARY_PATH',
-    'PYTHONHOME',
-    'PYTHONPATH',
-    'RMW_IMPLEMENTATION',
-    'VIRTUAL_ENV',
-    '_ROS_WHEELS_BOOTSTRAP_COMPLETE',
-)
+    'AMENT_PREFIX_PATH', 'LD_LIBRARY_PATH', 'PYTHONHOME', 'PYTHONPATH', 'RMW_IMPLEMENTATION',
+    'VIRTUAL_ENV', '_ROS_WHEELS_BOOTSTRAP_COMPLETE',
+)  # fmt: skip
 
 
 def own_environment() -> dict[str, str]:
@@ -74,15 +69,11 @@ def run_logged(
     with open(log, 'a', encoding='utf-8') as output:
         output.write(f'$ {" ".join(command)}\n')
         output.flush()
-        code = subprocess.run(
-            command,
-            cwd=cwd,
-            env=own_environment() | dict(extra or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
+        environment = own_environment() | dict(extra or {})
+        code = subprocess.call(
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+        )  # fmt: skip
     if code:
         lines = log.read_text(encoding='utf-8', errors='replace').splitlines()[-_TAIL_LINES:]
         tail = '\n'.join('  ' + line for line in lines)

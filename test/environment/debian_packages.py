@@ -73,14 +73,7 @@ def fetch_with_dependencies(
 ) -> list[Path]:
     """Download ``names`` with dependencies: for this architecture only those not installed."""
     (into / 'archives/partial').mkdir(parents=True, exist_ok=True)
-    private = (
-        '-o',
-        f'Dir::Cache={into}',
-        '-o',
-        'Debug::NoLocking=1',
-        '-o',
-        'APT::Sandbox::User=root',
-    )
+    private = (f'-oDir::Cache={into}', '-oDebug::NoLocking=1', '-oAPT::Sandbox::User=root')
 
     def download(options: Sequence[str]) -> list[Path]:
         command = ['apt-get', '--quiet', *options, *private, *_NETWORK_OPTIONS]
@@ -178,8 +171,7 @@ def _with_lists(
     except AptError as error:
         raise AptError(
             f'{purpose} failed.\nWith the package lists that were there: {first}\nWith lists '
-            f'fetched now: {error}\n'
-            'Check the network and the sources in /etc/apt, and try again.'
+            f'fetched now: {error}\nCheck the network and the sources in /etc/apt, and try again.'
         ) from error
 
 
@@ -206,14 +198,12 @@ def _private_options(folder: Path, architecture: str = '', suite: str = '') -> l
             'Dir::Etc::sourceparts': '/dev/null',
             'Acquire::Languages': 'none',
         }
+    # apt's sandbox user can't write to a home or a working tree.
     settings |= {
-        'Dir::State': folder / 'state',
-        'Dir::State::Lists': folder / 'state/lists',
-        'Dir::State::status': installed,
-        'Dir::Cache': folder / 'cache',
-        # apt's sandbox user can't write to a home or a working tree.
+        'Dir::State': folder / 'state', 'Dir::State::Lists': folder / 'state/lists',
+        'Dir::State::status': installed, 'Dir::Cache': folder / 'cache',
         'APT::Sandbox::User': 'root',
-    }
+    }  # fmt: skip
     return [argument for key, value in settings.items() for argument in ('-o', f'{key}={value}')]
 
 
@@ -227,9 +217,9 @@ def _mirror() -> str:
     ]
     if release.get('ID') != 'debian' or not found or not Path(_KEYRING).is_file():
         raise AptError(
-            'packages of another release of Debian come only to a Debian machine whose apt '
-            'has the source main of its own release; '
-            f'this is {release.get("PRETTY_NAME", "another system")}'
+            'packages of another release of Debian come only to a Debian machine whose apt has '
+            'the source main of its own release; this is '
+            f'{release.get("PRETTY_NAME", "another system")}'
         )
     return found[0]
 
@@ -265,8 +255,7 @@ def _tool(name: str) -> str:
     path = shutil.which(name)
     if path is None:
         raise AptError(
-            f'{name} is not on this machine, so Debian packages cannot be fetched. Use a '
-            'Debian or Ubuntu machine '
-            '(a container of one will do).'
+            f'{name} is not on this machine, so Debian packages cannot be fetched. Use a Debian '
+            'or Ubuntu machine (a container of one will do).'
         )
     return path

@@ -26,26 +26,31 @@ be older than the package's formats.
 
 ``build/fixtures/gstreamer`` and ``build/fixtures/gstreamer-1.26``: see ``gstreamer_root.py``.
 
-``build/fixtures/libturbojpeg.so.0``, where the machine has none: see ``turbojpeg.py``.
+``build/fixtures/libturbojpeg.so.0``, where the machine has none: Debian's. Once a process has
+loaded the library, the dynamic linker finds it by name, so the package under test loads it as on
+any machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+import ctypes
+import functools
 import os
 from pathlib import Path
 import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from environment import gstreamer_root  # noqa: E402
 from environment.console import step  # noqa: E402
-from environment.debian_packages import fetch, unpack_member  # noqa: E402
+from environment.debian_packages import AptError, fetch, unpack_member  # noqa: E402
 from environment.errors import SetupError  # noqa: E402
 from environment.paths import BUILD, cache_folder, locked, place, scratch_folder  # noqa: E402
 
 FIXTURES = BUILD / 'fixtures'
 VIDEO = 'vtest.avi'
-VIDEO_PACKAGE = 'opencv-doc'
+LIBTURBOJPEG = 'libturbojpeg.so.0'
 #: The package of each header, and the end of the header's path in it.
 HEADERS = {
     'drm_fourcc.h': ('libdrm-dev', '/libdrm/drm_fourcc.h'),
@@ -85,7 +90,7 @@ def _member(package: str, path: str, size: str) -> Callable[[Path], None]:
 
 
 def video() -> Path:
-    return kept(VIDEO, _member(VIDEO_PACKAGE, f'/{VIDEO}', '95 MB'))
+    return kept(VIDEO, _member('opencv-doc', f'/{VIDEO}', '95 MB'))
 
 
 def headers() -> dict[str, Path]:
@@ -95,14 +100,30 @@ def headers() -> dict[str, Path]:
     }
 
 
-def main() -> int:
-    # imported here: turbojpeg imports this module
-    from environment import gstreamer_root, turbojpeg
+@functools.cache
+def load_turbojpeg() -> ctypes.CDLL:
+    """Load libturbojpeg into this process; raise SetupError if it can't be fetched."""
+    try:
+        return ctypes.CDLL(LIBTURBOJPEG)
+    except OSError:
+        return ctypes.CDLL(str(kept(LIBTURBOJPEG, _fetch_turbojpeg)))
 
+
+def _fetch_turbojpeg(target: Path) -> None:
+    with step(f'fetching {LIBTURBOJPEG} from its Debian package (0.2 MB)'):
+        try:
+            (deb,) = fetch(['libturbojpeg0'], target.parent)
+        except AptError:
+            (deb,) = fetch(['libturbojpeg'], target.parent)  # its name in Ubuntu
+        # The library's name is a link to the file with the full version.
+        unpack_member(deb, '*/libturbojpeg.so.0.*', target)
+
+
+def main() -> int:
     try:
         video()
         headers()
-        turbojpeg.load()
+        load_turbojpeg()
         gstreamer_root.root()
         gstreamer_root.newer_root()
     except SetupError as error:

@@ -84,14 +84,13 @@ def ensure(log: Path) -> None:
     if missing:
         raise SetupError(
             f"{describe(missing)}\nInstall them with the system's package manager, or let make "
-            'use another '
-            f'interpreter than {sys.executable}: make PYTHON=/usr/bin/python3'
+            f'use another interpreter than {sys.executable}: make PYTHON=/usr/bin/python3'
         )
 
 
 def describe(missing: dict[str, str]) -> str:
-    lines = (f'  {name}: {purpose}' for name, purpose in missing.items())
-    return '\n'.join(['Missing on this machine:', *lines])
+    lines = [f'\n  {name}: {purpose}' for name, purpose in missing.items()]
+    return 'Missing on this machine:' + ''.join(lines)
 
 
 def _rights() -> list[str] | None:

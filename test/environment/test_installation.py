@@ -25,6 +25,7 @@ import re
 import shutil
 import sys
 
+from environment.console import own_environment
 from processes import ran
 import pytest
 
@@ -33,20 +34,17 @@ COLCON = Path(sys.prefix, 'bin', 'colcon')
 SOURCES = ('config', 'docs', 'examples', 'launch', 'resource', 'zc_perception')
 FILES = ('setup.py', 'setup.cfg', 'package.xml', 'LICENSE')
 INSTALLED = ('config', 'docs', 'examples', 'launch')
-# Variables of the shell that runs the tests: with them another ROS would be found first.
-_SOURCED = ('PYTHONPATH', 'AMENT_PREFIX_PATH', 'LD_LIBRARY_PATH', '_ROS_WHEELS_BOOTSTRAP_COMPLETE')
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in _SOURCED}
 # colcon's scripts fail if the interpreter's path has a space.
-ENVIRONMENT['COLCON_PYTHON_EXECUTABLE'] = os.path.realpath(sys.executable)
+ENVIRONMENT = {
+    **own_environment(), 'COLCON_PYTHON_EXECUTABLE': os.path.realpath(sys.executable)
+}  # fmt: skip
 
 pytestmark = pytest.mark.skipif(
     not COLCON.is_file(), reason='needs the environment that `make env` sets up'
 )
 
 
-def copy_sources(
-    source: Path, folders: Iterable[str], files: Iterable[str], ignored: str
-) -> None:
+def copy_sources(source: Path, folders: Iterable[str], files: Iterable[str], ignored: str) -> None:
     for name in folders:
         leave_out = shutil.ignore_patterns('__pycache__', ignored)
         shutil.copytree(ROOT / name, source / name, ignore=leave_out)

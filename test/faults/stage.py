@@ -29,6 +29,7 @@ import contextlib
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 import os
 from pathlib import Path
 import re
@@ -37,6 +38,7 @@ import subprocess
 import sys
 import time
 from typing import Any
+from unittest import mock
 
 from faults import harness
 from faults.harness import tally, Trial
@@ -123,13 +125,8 @@ def own_sockets(folder: Path) -> Iterator[Path]:
         'ROS_HOME': str(folder),
         'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range(),
     }
-    before = {name: os.environ.get(name) for name in names}
-    os.environ |= names
-    try:
+    with mock.patch.dict(os.environ, names):
         yield sockets
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 class Stage:
@@ -264,8 +261,8 @@ class Stage:
             # A killed publisher's connection is kept until the graph forgets it, after 20 s. The
             # last fault checks that once for all.
             found = settled_excess(
-                before.held[role], lambda pid=pid: holding(pid), 30.0 if thorough else 1.0
-            )  # type: ignore[misc]
+                before.held[role], partial(holding, pid), 30.0 if thorough else 1.0
+            )
             if thorough:
                 trial.leaked(Counter({f'{role}: {kind}': count for kind, count in found.items()}))
             elif found:

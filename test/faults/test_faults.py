@@ -119,8 +119,8 @@ def test_a_leak_of_each_kind_is_seen() -> None:
         stop.set()
         thread.join()
         memory.close()
-        for each in (one, other):
-            each.close()
+        one.close()
+        other.close()
         os.close(timer)
         os.close(frame)
 

@@ -26,7 +26,7 @@ import sys
 import zlib
 
 from camera.jpeg_kit import jpeg, without_tables
-from environment import turbojpeg
+from environment.fixtures import load_turbojpeg
 import numpy as np
 from waiting import until
 
@@ -60,7 +60,7 @@ def _bars(number: int, width: int, height: int) -> np.ndarray:
 @cache
 def _jpegs() -> Path:
     """Return the webcam's JPEGs: 4:2:2 and without Huffman tables, as of most webcams."""
-    turbojpeg.load()
+    load_turbojpeg()
     home = Path('/tmp/webcam')
     for picture in MJPG:
         folder = home / f'{picture.width}x{picture.height}'
