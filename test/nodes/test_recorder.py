@@ -239,3 +239,31 @@ def test_triggers_are_answered_with_what_was_written_or_why_not(
         (tmp_path / 'events').touch()
         (answer,) = answers(1)
         assert not answer.success and "can't be made" in answer.message
+
+
+@pytest.mark.parametrize('step_s', [-3600, 3600])
+def test_a_step_of_the_system_clock_costs_the_black_box_nothing(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int
+) -> None:
+    values = {'path': str(tmp_path / 'events'), 'black_box': 30.0, 'disk_floor': 0}
+    real, step_ns = time.time_ns, 0
+    monkeypatch.setattr(time, 'time_ns', lambda: real() + step_ns)
+    with Managed(free_domain) as run:
+        recorder = run.make(RecorderNode, values)
+        video = run.manager.create_publisher(CompressedVideo, 'image_raw/foxglove', 30)
+        client = run.manager.create_client(Trigger, '/recorder/trigger')
+        recorder.start()
+        wait_until_known(client, run.manager, recorder)
+        run.eventually(lambda: video.get_subscription_count() == 1, 'it subscribes')
+        for count in (1, 2):
+            video.publish(CompressedVideo(data=b'\0\0\0\1\x65' + bytes(2000), format='h264'))
+            run.eventually(lambda now=count: recorder._box.held(0)[1] > now * 2000, 'it came')
+            step_ns = step_s * 10**9
+        future = client.call_async(Trigger.Request())
+        run.eventually(future.done, 'answer')
+        assert future.result().success, future.result()
+        now_ns = time.time_ns()
+        (path,) = (tmp_path / 'events').iterdir()
+        with Reader(path) as reader:
+            times = [at for _, at, _ in reader.messages()]
+        assert len(times) == 2 and now_ns - 60 * 10**9 < times[0] <= times[1] <= now_ns

@@ -623,7 +623,8 @@ class BlackBox:
     """
     Keeps the messages of the last seconds in memory; any thread may use it.
 
-    While no video arrives, only latched messages are kept.
+    While no video arrives, only latched messages are kept. Pass times of a clock that nobody sets,
+    such as CLOCK_MONOTONIC: a step of the clock would change which messages are too old.
 
     :param seconds: how many of the last seconds are kept and written.
     :param most_bytes: limit of the memory for messages that aren't latched; the oldest are
@@ -717,7 +718,8 @@ def write_event(chosen: list[Kept], folder: Path, now_ns: int, floor_bytes: int 
     """
     Write messages of the black box as a new recording in *folder*; return a phrase about it.
 
-    :param chosen: what :meth:`BlackBox.last` returned at *now_ns*.
+    :param chosen: what :meth:`BlackBox.last` returned, with times of the system clock.
+    :param now_ns: the time of the event by the system clock.
     :param floor_bytes: number of bytes to leave free on the disk.
     :raises RecordingError: there is nothing to write, or the disk is full or gone.
     :raises ConfigError: the folder can't be written.

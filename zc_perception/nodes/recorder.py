@@ -417,7 +417,8 @@ class RecorderNode(PerceptionNode):
     def _take(self, topic: Topic, content: bytes, log_ns: int, latched: bool) -> None:
         """Give a message to the recorder or the black box; called on the executor's thread."""
         if self._box is not None:
-            self._box.take(topic, content, log_ns, latched)
+            # By the steady clock, because the system clock may be set meanwhile.
+            self._box.take(topic, content, time.monotonic_ns(), latched)
         elif self._flowing:
             self.recorder.put_message(topic, content, log_ns, latched=latched)
 
@@ -464,7 +465,7 @@ class RecorderNode(PerceptionNode):
         return found
 
     def _box_status(self, box: BlackBox) -> Status:
-        kept_s, kept_bytes, videos = box.held(time.time_ns())
+        kept_s, kept_bytes, videos = box.held(time.monotonic_ns())
         trigger = self._trigger
         values = {
             'kept_s': round(kept_s, 1),

@@ -255,8 +255,11 @@ class TriggerService(_Trigger):
         super().__init__(node, 'trigger', 'nothing was written')
 
     def _noted(self) -> Any:
-        now_ns = time.time_ns()
-        return self._box.last(now_ns), now_ns
+        steady_ns, now_ns = time.monotonic_ns(), time.time_ns()
+        # The box keeps times of CLOCK_MONOTONIC; a recording has times of the system clock.
+        ahead_ns = now_ns - steady_ns
+        kept = self._box.last(steady_ns)
+        return [each._replace(log_ns=each.log_ns + ahead_ns) for each in kept], now_ns
 
     def _refusal(self) -> str:
         waiting = self._requests.qsize() >= _MOST_WAITING
