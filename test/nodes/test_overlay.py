@@ -49,7 +49,7 @@ from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.messages import DetectionsWriter
-from zc_perception.nodes.overlay import draw_masks, OVERLAY, OverlayNode
+from zc_perception.nodes.overlay import draw_masks, Layer, OVERLAY, OverlayNode
 from zc_perception.nodes.overlay_picture import (
     class_colour,
     LabelledBox,
@@ -364,6 +364,22 @@ def test_detections_wait_for_a_frame_that_comes_later_and_the_newest_win(
     _keep(history, make_frame, 7)
     overlay._draw_newest(history, waiting)
     assert (overlay.drawn, overlay.skipped, overlay.unmatched, len(waiting)) == (2, 1, 3, 0)
+
+
+def test_pictures_at_the_start_of_a_simulation_do_not_wait_for_masks_that_no_model_gives(
+    overlay: OverlayNode, make_frame: Callable[..., Frame]
+) -> None:
+    layer = Layer(overlay, Image, 'masks', QoSProfile(depth=1), draw_masks, Mock())
+    overlay._layers = [layer]
+    history, masks = PictureHistory(limit=8, scale=1.0), Image()
+    for number, masks_come in ((81, False), (82, True)):
+        if masks_come:
+            masks.header.stamp.nanosec = 81
+            layer._take(masks)
+        with make_frame(stamp_ns=number) as frame:
+            history.keep(frame)
+        overlay._draw_newest(history, deque([message(number)]))
+    assert (overlay.drawn, len(history)) == (1, 1), 'only the one after the masks waits'
 
 
 NAN, INF = math.nan, math.inf

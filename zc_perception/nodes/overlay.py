@@ -122,9 +122,9 @@ class Layer:
         Return whether the message for the frame of time *stamp* may still come.
 
         The message may still come if the newest message is of a frame that is earlier by less than
-        1 s.
+        1 s. If none has come yet, the model may give none.
         """
-        return self._newest < stamp < self._newest + _PATIENCE_NS
+        return 0 < self._newest < stamp < self._newest + _PATIENCE_NS
 
     def paint(
         self, picture: NDArray[np.uint8], found: Detection2DArray, scale: Scale, line: int
