@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from zc_perception.frame import Frame, Header
+from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool, Slot
@@ -72,3 +73,8 @@ def written_frame(
         for target, plane in zip(targets, planes, strict=True):
             np.copyto(target, plane)
     return frame
+
+
+class FrameQueue(KeepLastQueue[Frame]):
+    def __init__(self, depth: int | None) -> None:
+        super().__init__(depth, Frame.release, gate=Frame.hand_out)

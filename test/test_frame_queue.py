@@ -29,7 +29,7 @@ import time
 from typing import Any
 import weakref
 
-from frame_queues import FrameQueue
+from frame_kit import FrameQueue
 import pytest
 from waiting import until
 

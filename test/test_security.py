@@ -23,17 +23,12 @@ import fcntl
 import mmap
 import os
 from pathlib import Path
-import sys
 
+from link.shared_memory.memory_link import make_pool, publish, PUBLISHER, RawPeer
 import pytest
 
 import zc_perception
-
-sys.path.append(str(Path(__file__).parent / 'link' / 'shared_memory'))
-
-from memory_link import make_pool, publish, PUBLISHER, RawPeer  # noqa: E402, I100
-
-from zc_perception.link.shared_memory.server import SharedMemoryServer  # noqa: E402
+from zc_perception.link.shared_memory.server import SharedMemoryServer
 
 PACKAGE = Path(zc_perception.__file__).parent
 MODULES = {'pickle', 'cPickle', '_pickle', 'marshal', 'shelve', 'dill', 'cloudpickle', 'joblib',

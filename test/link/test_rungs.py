@@ -31,7 +31,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from frame_queues import FrameQueue
+from frame_kit import FrameQueue
 from hypothesis import given
 from hypothesis import strategies as st
 from link_ros import announced

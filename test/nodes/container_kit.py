@@ -32,6 +32,7 @@ import time
 from typing import Any
 
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
+from entry_point_kit import install as install_metadata
 from nodes.programs import Program, TIMEOUT_S
 from nodes.ros_kit import answer_of, Onlooker, overrides
 import rclpy
@@ -218,13 +219,7 @@ def install(folder: Path) -> Path:
     # As a script without a main guard may.
     (folder / 'exits_at_import.py').write_text("raise SystemExit('no display')\n")
     for package, entries in groups.items():
-        info = folder / f'{package}-1.0.dist-info'
-        info.mkdir()
-        (info / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n')
-        (info / 'entry_points.txt').write_text(
-            '[rclpy_components]\n'
-            + ''.join(f'{name} = {value}\n' for name, value in entries.items())
-        )
+        install_metadata(folder, package, {'rclpy_components': entries})
     return folder
 
 

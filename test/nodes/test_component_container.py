@@ -398,7 +398,7 @@ def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> 
 
 
 def test_global_arguments_are_the_container_s_unless_they_are_forwarded(start: Start) -> None:
-    arguments = ('-r', '__node:=box', '-r', 'words:=global', '-p', 'size:=5')
+    arguments = '-r __node:=box -r words:=global -p size:=5 -p thread_num:=4'.split()
     container, zoo = start('--ros-args', *arguments, name='/box')
     zoo.loaded('Quiet', node_name='mine')
     container.wait_for("/mine: size 1, arguments {'use_global_arguments': False}")
@@ -406,13 +406,8 @@ def test_global_arguments_are_the_container_s_unless_they_are_forwarded(start: S
     container.wait_for("/theirs: size 5, arguments {'use_global_arguments': True}")
     count = zoo.node.count_publishers
     until(lambda: count('/global') == count('/words') == 1, 'both topics')
-    container.wait_for("parameter 'size' is not one of the container")
-
-
-def test_a_number_of_threads_is_a_parameter_of_the_other_container(start: Start) -> None:
-    container, _ = start('--ros-args', '-p', 'thread_num:=4')
-    container.wait_for("parameter 'thread_num' is not one of the container")
-    ended_in_time(container)
+    for name in ('size', 'thread_num'):  # threads are a parameter of the other container
+        container.wait_for(f"parameter '{name}' is not one of the container")
 
 
 def test_cycles_leave_no_descriptor_no_thread_and_no_memory(start: Start) -> None:

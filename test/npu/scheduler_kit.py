@@ -22,7 +22,7 @@ import threading
 import time
 from typing import Any
 
-from frame_queues import FrameQueue
+from frame_kit import FrameQueue
 from waiting import PATIENCE_S, until
 
 from zc_perception.detection.letterbox import Letterbox

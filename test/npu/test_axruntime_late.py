@@ -32,7 +32,7 @@ from typing import Any
 import zipfile
 
 from doubles.axelera_runtime import add_pipelines
-from frame_queues import FrameQueue
+from frame_kit import FrameQueue
 from npu.axruntime_kit import (
     Double,
     finished,

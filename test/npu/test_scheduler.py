@@ -27,7 +27,7 @@ import threading
 import time
 from types import SimpleNamespace
 
-from frame_queues import FrameQueue
+from frame_kit import FrameQueue
 from npu.scheduler_kit import (
     Bench,
     check_balance,

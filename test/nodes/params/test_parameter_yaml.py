@@ -26,7 +26,6 @@ import ctypes
 import json
 import math
 from pathlib import Path
-import re
 import subprocess
 import sys
 from typing import Any
@@ -418,16 +417,3 @@ def test_schema_and_node_agree_on_every_value(data: st.DataObject) -> None:
     # A schema can't express the checks that are Python functions.
     agreed = conforms(section(node, **{name: value}), FRESH)
     assert agreed == allowed or (agreed and spec.check is not None)
-
-
-@pytest.mark.parametrize('name', FILES)
-def test_the_comments_of_a_shipped_file_say_whether_it_can_change_at_run_time(name: str) -> None:
-    node = ''
-    for line in (CONFIG / name).read_text(encoding='utf-8').splitlines():
-        if match := re.match(r'/\*\*/(?:\w+/)?(\w+):', line):
-            node = match[1]
-        elif match := re.match(r'    (\w+): ', line):
-            spec = SPECS[node, match[1]]
-            assert ' # ' in line and line.endswith(
-                f'run time: {"yes" if spec.dynamic else "no"}'
-            ), f'{node}.{spec.name}: {line}'

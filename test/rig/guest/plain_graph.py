@@ -33,7 +33,7 @@ import traceback
 from types import SimpleNamespace
 from typing import Any
 
-from frame_queues import FrameQueue
+from frame_kit import FrameQueue
 from waiting import eventually
 
 from zc_perception.camera.camera import Camera
