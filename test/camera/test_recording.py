@@ -142,6 +142,8 @@ def by_stream(path: Path) -> int:
         ('P010', 'P010', {'stride_align': 256}),
         ('R8  ', 'mono8', {}),
         ('YU12', 'YU12', {'stride_align': 128}),
+        ('UYVY', 'uyvy', {}),
+        ('BG24', 'rgb8', {'stride_align': 96}),
     ],
 )
 def test_every_reader_gets_what_was_recorded(

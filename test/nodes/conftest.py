@@ -40,4 +40,5 @@ def run(free_domain: int) -> Iterator[Managed]:
 @pytest.fixture
 def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv('ROS_HOME', str(tmp_path))
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
     return tmp_path

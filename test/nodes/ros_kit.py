@@ -280,6 +280,13 @@ class Managed(Onlooker):
         assert kind or self._spinner.failure is None, self._spinner.failure
 
 
+class CaptureBench(Managed):
+    capture: Any
+
+    def status(self, part: str) -> Any:
+        return status(self.capture, part)
+
+
 def status(node: Any, part: str) -> Any:
     return next(each for each in node.collect_diagnostics() if each.part == part)
 

@@ -32,6 +32,7 @@ import cv2
 from nodes.ros_kit import (
     alone,
     answer_of,
+    CaptureBench,
     Managed,
     Onlooker,
     overrides,
@@ -154,15 +155,10 @@ class PluggedCamera(SyntheticCamera):
         return number
 
 
-class Bench(Managed):
+class Bench(CaptureBench):
     """A spun capture node on a plug, other nodes, and another program."""
 
     plug: Plug
-    capture: CaptureNode
-
-    def status(self, part: str) -> Status:
-        found: Status = status(self.capture, part)
-        return found
 
     @contextmanager
     def unplugged(self) -> Iterator[None]:
@@ -421,12 +417,6 @@ def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.Mo
         factory(camera='v4l2').open(identity)
         options, found = made.call_args.args[1:]
         assert (found or options.parameters['device']) == path
-
-
-def test_a_heap_that_is_not_known_is_named_with_those_that_are() -> None:
-    said = "heap 'nvbufsurface' is not known; use auto, dma_heap/NAME .*, udmabuf or memfd"
-    with pytest.raises(ConfigError, match=said):
-        factory(heap='nvbufsurface').open('')
 
 
 @pytest.mark.parametrize(

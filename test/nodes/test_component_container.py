@@ -398,8 +398,9 @@ def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> 
 
 
 def test_global_arguments_are_the_container_s_unless_they_are_forwarded(start: Start) -> None:
-    arguments = '-r __node:=box -r words:=global -p size:=5 -p thread_num:=4'.split()
-    container, zoo = start('--ros-args', *arguments, name='/box')
+    arguments = ('-r', '__node:=box', '-r', 'words:=global')
+    values = ('-p', 'size:=5', '-p', 'thread_num:=4')
+    container, zoo = start('--ros-args', *arguments, *values, name='/box')
     zoo.loaded('Quiet', node_name='mine')
     container.wait_for("/mine: size 1, arguments {'use_global_arguments': False}")
     zoo.loaded('Quiet', node_name='theirs', extra={'forward_global_arguments': True})

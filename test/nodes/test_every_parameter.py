@@ -317,10 +317,7 @@ def test_every_parameter_has_an_entry_in_one_of_the_tables() -> None:
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('ROS_HOME', str(tmp_path))
-    # One entry makes it accessible to a group.
-    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
+def patient(ros_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A running camera gives a frame in time on a slow machine.
     monkeypatch.setattr(triggers, 'FRAME_WAIT_S', WAIT_S)
 

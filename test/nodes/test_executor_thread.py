@@ -31,7 +31,7 @@ import threading
 import time
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import call, Mock
 
 import pytest
 import rclpy
@@ -151,22 +151,16 @@ def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.C
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-class Calls:
-    """System calls that are recorded; those in ``refused`` fail."""
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Return the system calls, which are recorded; those in ``refused`` fail."""
+    found = Mock(refused=set())
 
-    def __init__(self) -> None:
-        self.made: list[tuple[Any, ...]] = []
-        self.refused: set[str] = set()
-
-    def __call__(self, name: str, *arguments: Any) -> None:
-        self.made.append((name, *arguments))
-        if name in self.refused:
+    def refuse(name: str, *_: Any) -> None:
+        if name in found.refused:
             raise PermissionError(1, 'Operation not permitted')
 
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    found = Calls()
+    found.side_effect = refuse
     for name in ('sched_setaffinity', 'sched_setscheduler'):
         monkeypatch.setattr(realtime.os, name, partial(found, name))
     monkeypatch.setattr(realtime, '_PROCESS', realtime._Process())
@@ -221,7 +215,7 @@ def test_what_is_no_cpu_of_this_process_is_refused(entry: str) -> None:
     ],
 )
 def test_a_refusal_is_one_warning_with_what_to_grant(
-    refused: str, values: dict[str, Any], grant: str, calls: Calls, thread: threading.Thread
+    refused: str, values: dict[str, Any], grant: str, calls: Mock, thread: threading.Thread
 ) -> None:
     calls.refused.add(refused)
     node = Mock()
@@ -229,7 +223,7 @@ def test_a_refusal_is_one_warning_with_what_to_grant(
     made.configure()
     made.activate()
     made.apply()
-    ((said,),) = (call.args for call in node.get_logger().warning.call_args_list)
+    ((said,),) = (one.args for one in node.get_logger().warning.call_args_list)
     assert grant in said and 'Operation not permitted' in said and '\n' not in said
     (status,) = made.statuses()
     assert status.level is Level.WARN and next(iter(values)) in status.message
@@ -240,15 +234,15 @@ def test_a_refusal_is_one_warning_with_what_to_grant(
     assert made.statuses() == [], 'it was granted meanwhile'
 
 
-def test_what_is_the_process_s_ends_with_the_last_node_that_wants_it(calls: Calls) -> None:
+def test_what_is_the_process_s_ends_with_the_last_node_that_wants_it(calls: Mock) -> None:
     first, second = (knobs(lock_memory=True, gc_freeze=True) for _ in range(2))
     first.configure()
     second.configure()
     first.cleanup()
     first.cleanup()
-    assert calls.made == [('mlockall', 3)] and gc.get_freeze_count() > 0
+    assert calls.mock_calls == [call('mlockall', 3)] and gc.get_freeze_count() > 0
     second.cleanup()
-    assert calls.made == [('mlockall', 3), ('munlockall',)] and gc.get_freeze_count() == 0
+    assert calls.mock_calls[1:] == [call('munlockall')] and gc.get_freeze_count() == 0
 
 
 def test_the_real_system_binds_the_calling_thread() -> None:

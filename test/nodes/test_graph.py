@@ -17,33 +17,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, ExitStack
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 from camera.video_kit import pictures_of
 import cv2
-from frame_kit import pool_of, written_frame
 from long_form import LONG
 from nodes.ros_kit import alone, given_back, held, ros, spun, status
 import numpy as np
-from numpy.typing import NDArray
-from pixel.format_samples import rgb_planes, SUBSAMPLING, YUV, yuv_planes
-import pytest
 from sensor_msgs.msg import Image
 from waiting import until
 
-from zc_perception.camera.recording import Recorder
-from zc_perception.camera.road_scene import RoadScene
 from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.errors import AcceleratorError
-from zc_perception.frame import Header
 from zc_perception.link.bus import MEETING
 from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.memory.dmabuf import DmaBuf
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.constraints import BufferConstraints, parse_stand_in
 from zc_perception.negotiation.session import Consumer
@@ -51,9 +42,6 @@ from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.observe.diagnostics import Level
-from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import fourcc_code
-from zc_perception.pixel.layout import compute_layout
 
 VIDEO = Path(__file__).parents[2] / 'build' / 'fixtures' / 'vtest.avi'
 
@@ -190,100 +178,3 @@ def test_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
         assert not len(found) or box_iou(expected, found.boxes).max(axis=1).min() >= 0.95
         total += len(found)
     assert total > frames, 'people were really found'
-
-
-# Recordings of one road in every format, from camera to detections, give the boxes of NV12.
-WIDTH, HEIGHT, FRAMES = 640, 360, 10
-START, PERIOD = 1_700_000_000_000_000_000, 50_000_000
-Boxes = Sequence[tuple[NDArray[np.floating[Any]], NDArray[Any]]]
-"""Of each frame, corners (n, 4) and classes (n)."""
-
-
-def planes_in(name: str, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    random = np.random.default_rng(0)
-    if name not in YUV:
-        rgb = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
-        return rgb_planes(name, np.asarray(rgb, np.uint8), random)
-    across, down = SUBSAMPLING[name]
-    wide = chroma.repeat(2 // down, axis=0).repeat(2 // across, axis=1)
-    return yuv_planes(name, luma, wide[..., 0], wide[..., 1], random)
-
-
-def record_road(path: Path, name: str) -> None:
-    """Record frames of the drawn road, from a pool whose rows have padding."""
-    scene = RoadScene(WIDTH, HEIGHT, 11)
-    pool = pool_of(compute_layout(fourcc_code(name), WIDTH, HEIGHT, stride_align=96), 2)
-    luma = np.empty((HEIGHT, WIDTH), np.uint8)
-    chroma = np.empty((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
-    colorimetry = BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL)
-    with Recorder(path, ledger=CopyLedger()) as recorder:
-        for number in range(FRAMES):
-            scene.draw(number, luma, chroma)
-            header = Header(START + number * PERIOD, 'lens')
-            planes, options = planes_in(name, luma, chroma), {'colorimetry': colorimetry}
-            with written_frame(pool, planes, number, header=header, **options) as frame:
-                assert recorder.put(frame, '/image_raw')
-    pool.close()
-
-
-def check_same_boxes(found: Boxes, expected: Boxes) -> None:
-    """Check for the same objects in each frame; the total count may differ by 2 %."""
-    assert len(found) == len(expected)
-    counts = [sum(len(boxes) for boxes, _ in run) for run in (found, expected)]
-    assert counts[1] > 2 * len(expected) and abs(counts[0] - counts[1]) <= 0.02 * counts[1], counts
-    overlaps: list[float] = []
-    for (boxes, classes), (other_boxes, other_classes) in zip(found, expected, strict=True):
-        if len(boxes) and len(other_boxes):
-            overlap = box_iou(boxes, other_boxes) * (classes[:, None] == other_classes)
-            overlaps += list(overlap.max(axis=0))
-    assert np.mean(np.array(overlaps) >= 0.9) >= 0.98, sorted(overlaps)[:10]
-
-
-# One format of 16 bits, a packed one and an RGB one; test/pixel covers all formats.
-FORMATS = ('P010', 'UYVY', 'BG24')
-
-
-def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
-    """Return each frame's detections, the ledger's reasons, and the frames' fourccs."""
-    found: dict[int, Detections] = {}
-    fourccs: set[int] = set()
-    with ros(domain) as context:
-        replayed = {'camera': 'replay', 'video': str(path), 'stamps': 'recorded'}
-        overrides = {
-            'capture': {**replayed, 'keep_all': True},
-            'inference': {'keep_all': True, 'threads': 1, 'timeout': 20.0},
-        }
-        graph = PerceptionGraph(context, overrides)
-
-        def observe(entry: object, detections: Detections) -> None:
-            data = entry.frame.data  # type: ignore[attr-defined]
-            fourccs.add(data.fourcc)
-            found[data.header.stamp_ns] = detections
-
-        graph.inference.observers.append(observe)
-        with spun(context, *graph.nodes):
-            until(lambda: len(found) >= FRAMES, lambda: f'{len(found)} frames', 120.0)
-            reasons = set(graph.ledger.entries())
-    assert sorted(found) == [START + number * PERIOD for number in range(FRAMES)]
-    boxes = [(found[stamp].boxes, found[stamp].classes) for stamp in sorted(found)]
-    return boxes, reasons, fourccs
-
-
-@pytest.fixture(scope='module')
-def nv12(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Boxes:
-    path = tmp_path_factory.mktemp('nv12') / 'nv12'
-    record_road(path, 'NV12')
-    return in_one_process(module_domain, path)[0]
-
-
-@pytest.mark.parametrize('name', FORMATS)
-def test_in_one_process_every_format_has_nv12_s_boxes(
-    name: str, nv12: Boxes, free_domain: int, tmp_path: Path
-) -> None:
-    path = tmp_path / 'clip'
-    record_road(path, name)
-    found, reasons, fourccs = in_one_process(free_domain, path)
-    assert fourccs == {fourcc_code(name)} and reasons == {'decode', 'tensor'}, (
-        'the frames came as they were recorded, and were read once'
-    )
-    check_same_boxes(found, nv12)

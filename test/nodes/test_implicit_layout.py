@@ -35,7 +35,7 @@ from typing import Any
 
 from frame_kit import next_frame, nv12, pool_of
 from nodes.programs import Program
-from nodes.ros_kit import Managed, status
+from nodes.ros_kit import CaptureBench
 import pytest
 import rclpy
 from rclpy.node import Node
@@ -53,10 +53,11 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints, NO_CPU
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.observe.diagnostics import Level
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
+pytestmark = pytest.mark.usefixtures('ros_home')
 SIZE = (128, 96)
 NVIDIA_BLOCK = 3 << 56 | 0x10
 
@@ -120,15 +121,10 @@ class TiledCamera(SyntheticCamera):
         return frame
 
 
-class Bench(Managed):
+class Bench(CaptureBench):
     """A capture node with a tiled camera, and a foreign node in the same context, both spun."""
 
-    capture: CaptureNode
     user: Node
-
-    def status(self, part: str) -> Status:
-        found: Status = status(self.capture, part)
-        return found
 
     def captured(self) -> int:
         return int(self.status('camera').values['captured'])  # type: ignore[call-overload]
@@ -144,12 +140,6 @@ def running(domain: int, camera: TiledCamera, **values: Any) -> Iterator[Bench]:
         bench.grows(bench.captured, 3)
         yield bench
         bench.user.destroy_node()
-
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('ROS_HOME', str(tmp_path))
-    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
 
 
 def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(

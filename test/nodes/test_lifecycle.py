@@ -311,21 +311,10 @@ def load(run: Managed, *names: str) -> list[Any]:
     return [run.make(*KINDS[name]) for name in names]
 
 
-def frames_go_on(run: Managed, inference: Any) -> None:
+def have_met(run: Managed, capture: Any, inference: Any) -> None:
     run.grows(lambda: inference.processed, 3)
     statistics = inference.subscription.statistics()
     assert (statistics.rung, statistics.conversions) == (IN_PROCESS, 0)
-
-
-@pytest.mark.parametrize(
-    'order', [('inference', 'capture'), ('capture', 'inference')], ids='-'.join
-)
-def test_they_meet_whatever_is_loaded_first(run: Managed, order: tuple[str, str]) -> None:
-    nodes = dict(zip(order, load(run, order[0]), strict=False))
-    run.eventually(lambda: nodes[order[0]].state == 'active')
-    nodes[order[1]] = load(run, order[1])[0]
-    capture, inference = nodes['capture'], nodes['inference']
-    frames_go_on(run, inference)
     assert status(capture, 'negotiation').values['participant onnx accelerator'] == 'accepted'
     assert capture.camera.pool_statistics().quotas == {'inference': 2}, (
         'one in flight and one that waits'
@@ -340,9 +329,12 @@ def test_they_meet_whatever_is_loaded_first(run: Managed, order: tuple[str, str]
 def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(
     run: Managed, gone: str
 ) -> None:
-    nodes = dict(zip(('capture', 'inference'), load(run, 'capture', 'inference'), strict=True))
+    other = {'capture': 'inference', 'inference': 'capture'}[gone]
+    nodes = {other: load(run, other)[0]}
+    run.eventually(lambda: nodes[other].state == 'active')
+    nodes[gone] = load(run, gone)[0]
     for _ in range(2):
-        frames_go_on(run, nodes['inference'])
+        have_met(run, **nodes)
         run.drop(nodes[gone])
         if gone == 'inference':
             capture = nodes['capture']
@@ -355,7 +347,7 @@ def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(
         else:
             assert nodes['inference'].state == 'active'
         nodes[gone] = load(run, gone)[0]
-    frames_go_on(run, nodes['inference'])
+    have_met(run, **nodes)
 
 
 def test_a_component_of_another_name_without_parameters_says_where_they_belong(

@@ -318,14 +318,10 @@ def test_the_schema_in_the_repository_is_the_nodes_declarations(tmp_path: Path) 
 
 
 @pytest.mark.parametrize('name', FILES)
-def test_each_shipped_file_suits_the_schema_and_names_it_for_editors(name: str) -> None:
+def test_each_shipped_file_suits_the_nodes_and_the_schema_that_it_names(name: str) -> None:
     text = (CONFIG / name).read_text(encoding='utf-8')
     assert text.splitlines()[0] == f'# yaml-language-server: $schema={SCHEMA_FILE.name}'
     assert conforms(yaml.safe_load(text), SCHEMA)
-
-
-@pytest.mark.parametrize('name', FILES)
-def test_the_nodes_take_each_shipped_file(name: str) -> None:
     file = read_parameter_yaml(str(CONFIG / name))
     cameras = {'stereo.yaml': ('left', 'right'), 'multi_camera.yaml': ('front', 'rear')}.get(
         name, ('',)
