@@ -230,8 +230,7 @@ def texts() -> tuple[str, ...]:
         if isinstance(node, ast.JoinedStr):
             parts = node.values
             return ''.join(one.value if isinstance(one, ast.Constant) else '…' for one in parts)
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        return node.value if is_text else ''
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ''
 
     files = [path.read_text(encoding='utf-8') for path in (ROOT / 'zc_perception').rglob('*.py')]
     return tuple(filter(None, (of(node) for file in files for node in ast.walk(ast.parse(file)))))

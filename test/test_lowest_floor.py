@@ -13,31 +13,39 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What every room uses: texts of errors, logs, forks, and the names and writing of files."""
+"""What every room uses: texts of errors, logs, forks, files and their names, signals."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 import errno
 import gc
 import io
 import os
 from pathlib import Path
+import re
 import resource
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 import weakref
 
 from descriptors import limited
-from processes import passes_in_child
+from processes import passes_in_child, ran
 import pytest
 
+import zc_perception
 from zc_perception.errors import ConfigError, error_line, nearest, shown
 from zc_perception.forking import in_child, Turn
 from zc_perception.local_path import local_path
 from zc_perception.log import on_stderr, ONCE, Seldom
+from zc_perception.shipped_files import shipped_file
+from zc_perception.terminal import ending_quietly, Interrupted, Interruption, interruptions
 from zc_perception.whole_file import check_writable, output_file, write_output, write_whole
 
 
@@ -315,3 +323,190 @@ def test_the_folder_of_what_a_link_points_to_is_made(tmp_path: Path) -> None:
     (tmp_path / 'link').symlink_to(tmp_path / 'a' / 'b' / 'x.json')
     write_output(output_file(str(tmp_path / 'link'), '--json'), '{}', '--json')
     assert (tmp_path / 'a' / 'b' / 'x.json').read_text(encoding='utf-8') == '{}'
+
+
+# Messages name pages, parameter files and examples by their paths in this installation.
+PACKAGE = Path(zc_perception.__file__).parent
+ROOT = Path(__file__).resolve().parent.parent
+NAMED = re.compile(r'(?<![\w/])(?:docs|config|examples)/[\w./-]*\w')
+
+
+def named_files(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield file names in a module's strings, and whether ``shipped_file`` gets each."""
+    nodes = [*ast.walk(ast.parse(text))]
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    asked = {id(c.args[0]) for c in calls if getattr(c.func, 'id', '') == 'shipped_file'}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for name in [] if id(node) in docstrings else NAMED.findall(node.value):
+                yield name, id(node) in asked
+
+
+def test_whoever_names_a_file_asks_where_it_is_installed() -> None:
+    found = [
+        (path, *each)
+        for path in PACKAGE.rglob('*.py')
+        for each in named_files(path.read_text(encoding='utf-8'))
+    ]
+    assert len(found) > 5
+    assert [each for each in found if not each[2]] == [], "write shipped_file('docs/…')"
+    assert [each for each in found if not (ROOT / each[1]).is_file()] == []
+
+
+def test_in_the_source_tree_the_files_are_those_of_the_repository() -> None:
+    assert shipped_file('docs/models.md') == str(ROOT / 'docs/models.md')
+
+
+def asked(folder: Path) -> str:
+    """Copy the module into a package of its own in *folder*; ask it for a page."""
+    package = folder / 'zc_perception'
+    package.mkdir(parents=True)
+    shutil.copy2(PACKAGE / 'shipped_files.py', package)
+    say = "import shipped_files; print(shipped_files.shipped_file('docs/models.md'))"
+    return ran(sys.executable, '-c', say, cwd=package, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ('packages', 'share'),
+    [
+        ('install/zc_perception/lib/python3.12/site-packages', 'install/zc_perception/share'),
+        ('ws/local/lib/python3.10/dist-packages', 'ws/share'),
+        ('usr/lib/python3/dist-packages', 'usr/share'),
+    ],
+)
+def test_in_an_installation_they_are_in_its_share_folder(
+    packages: str, share: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / share / 'zc_perception'
+    folder.mkdir(parents=True)
+    (folder / 'package.xml').touch()
+    assert asked(tmp_path / packages) == str(folder / 'docs/models.md')
+
+
+def test_code_that_was_copied_alone_names_the_file_as_the_repository_has_it(
+    tmp_path: Path,
+) -> None:
+    assert asked(tmp_path) == 'docs/models.md'
+
+
+# Signals that end a command.
+SIGINT, SIGTERM = signal.SIGINT, signal.SIGTERM
+# Signals that end a command; not SIGHUP, which nohup makes the tests' processes ignore.
+IGNORED = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+ENDING = (SIGINT, SIGTERM) if IGNORED else (SIGINT, SIGTERM, signal.SIGHUP)
+SECONDS, LIMIT = ['--seconds', '0'], ['--time-limit', '0']
+_PROGRAM = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Interrupting())
+from {command} import main
+main({arguments!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ('command', 'module', 'number', 'arguments'),
+    # If the signal comes too late, the exit code is 0, which fails the test.
+    [
+        ('zc_perception.verify.zc_verify', 'zc_perception.verify.measurement', SIGTERM, SECONDS),
+        ('zc_perception.doctor.zc_doctor', 'zc_perception.doctor.command', SIGINT, LIMIT),
+        ('bench.__main__', 'bench.program', SIGTERM, ['decode', '--frames', '1']),
+    ],
+)
+def test_a_signal_during_the_imports_is_one_line(
+    command: str, module: str, number: signal.Signals, arguments: list[str]
+) -> None:
+    program = _PROGRAM.format(
+        command=command, module=module, number=int(number), arguments=arguments
+    )
+    done = ran(sys.executable, '-c', program, cwd=ROOT)
+    name = 'zc_bench' if 'bench' in command else command.rpartition('.')[2]
+    line = f'{name}: ended by {number.name}\n'
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, '', line)
+
+
+def test_afterwards_a_signal_is_what_it_was() -> None:
+    before = [signal.getsignal(number) for number in ENDING]
+    with ending_quietly('zc_verify'):
+        assert [signal.getsignal(number) for number in ENDING] != before
+    assert [signal.getsignal(number) for number in ENDING] == before
+
+
+def test_who_ignores_a_signal_goes_on_to_do_so() -> None:
+    program = """
+import os, signal
+from zc_perception.terminal import ending_quietly
+numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+for number in numbers:
+    signal.signal(number, signal.SIG_IGN)
+with ending_quietly('zc_verify'):
+    for number in numbers:
+        os.kill(os.getpid(), number)
+print('there')
+"""
+    done = ran(sys.executable, '-c', program, cwd=ROOT)
+    assert done.stdout == 'there\n'
+
+
+class Told(BaseException):
+    pass
+
+
+@pytest.fixture
+def interruption() -> Interruption:
+    made = Interruption()
+    made.begin(Told)
+    return made
+
+
+def test_a_signal_is_an_exception_where_that_is_allowed_and_once(
+    interruption: Interruption,
+) -> None:
+    with pytest.raises(Told) as caught, interruption.allowed():
+        try:
+            interruption.handle(15, None)
+        finally:
+            interruption.handle(2, None)
+    assert caught.value.args == (15,)
+    interruption.handle(2, None)
+
+
+def test_one_that_has_come_before_is_not_forgotten(interruption: Interruption) -> None:
+    interruption.handle(15, None)
+    with pytest.raises(Told), interruption.allowed():
+        raise AssertionError('it was told before')
+
+
+def test_what_is_built_up_is_whole_before_it_comes(interruption: Interruption) -> None:
+    built = []
+    with pytest.raises(Told), interruption.allowed():
+        with interruption.put_off():
+            interruption.handle(15, None)
+            built.append(1)
+        built.append(2)
+    assert built == [1]
+    with interruption.put_off():
+        interruption.handle(15, None)
+
+
+@pytest.mark.parametrize('number', ENDING)
+def test_each_signal_is_an_exception_of_the_work(number: signal.Signals) -> None:
+    own = Mock()
+    signal.signal(number, own)
+    with pytest.raises(Interrupted) as caught, interruptions() as told, told.allowed():
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)
+    assert signal.getsignal(number) is own, "afterwards the signal is the caller's again"
+    assert caught.value.exit_code == 128 + number
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with interruptions() as told, told.allowed():
+        os.kill(os.getpid(), signal.SIGHUP)

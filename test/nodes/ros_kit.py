@@ -242,8 +242,7 @@ class Managed(Onlooker):
         return bool(self._ask(node, ChangeState, 'change_state', request).success)
 
     def state(self, node: PerceptionNode) -> str:
-        asked = self._ask(node, GetState, 'get_state', GetState.Request())
-        return str(asked.current_state.label)
+        return str(self._ask(node, GetState, 'get_state', GetState.Request()).current_state.label)
 
     def _ask(self, node: PerceptionNode, kind: Any, service: str, request: Any) -> Any:
         return self.call(kind, f'{node.get_fully_qualified_name()}/{service}', request)

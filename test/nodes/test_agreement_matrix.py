@@ -109,8 +109,7 @@ class Host:
     def start(self, values: dict[str, Any]) -> float:
         """Start the camera as the program does; return the ready time."""
         self._camera = CaptureNode(context=self._context, parameter_overrides=overrides(values))
-        group = NodeGroup(self._context, [self._camera], lambda: None)
-        self._ends.enter_context(group).start()
+        self._ends.enter_context(NodeGroup(self._context, [self._camera], lambda: None)).start()
         return time.monotonic()
 
     def seen(self) -> dict[str, Any]:
@@ -233,8 +232,7 @@ def _served(consumer: Process, camera: Process) -> dict[str, Any]:
 
     def look() -> Any:
         seen = consumer.call('seen')
-        refused = seen['refused'] and camera.call('told')
-        return (seen['frames'] or refused) and seen
+        return (seen['frames'] or (seen['refused'] and camera.call('told'))) and seen
 
     seen = until(look, lambda: consumer.call('seen'), PATIENCE_S, lambda: time.sleep(0.02))
     flows = bool(seen['frames'])

@@ -515,8 +515,7 @@ def test_all_are_set_or_none(free_domain: int, second: dict[str, Any], words: st
         assert not done.successful and words in done.reason
         assert bench.capture.get_parameter('controls.brightness').value == 130
         with bench.unplugged():
-            found = plug.controls['horizontal_flip']
-            plug.controls['horizontal_flip'] = replace(found, value=1)
+            plug.controls['horizontal_flip'] = replace(plug.controls['horizontal_flip'], value=1)
         assert plug.value('brightness') == 130, 'nor is it set later'
         flip = 'controls.horizontal_flip'
         bench.eventually(lambda: bench.capture.get_parameter(flip).value is True)

@@ -521,8 +521,7 @@ def test_a_window_below_what_was_asked_for_is_a_warning_as_long_as_it_is_so(rung
     assert status.level is Level.WARN
     assert 'may hold 2 frame(s) at a time, 3 were asked for' in status.message
     assert "'slots'" in status.advice and 'end other consumers' in status.advice
-    values = [status.values[name] for name in ('window', 'window_asked', 'reason')]
-    assert values == [2, 3, 'x']
+    assert [status.values[name] for name in ('window', 'window_asked', 'reason')] == [2, 3, 'x']
     status = subscription_status(_subscription(rung, 'x', window=3, asked=3), RecentCount())
     assert (status.level, status.advice, status.values['window']) == (Level.OK, '', 3)
     status = subscription_status(_subscription(rung, 'x'), RecentCount())

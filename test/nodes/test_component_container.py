@@ -369,8 +369,7 @@ def test_a_hanging_callback_holds_up_others_of_its_thread_only(start: Start) -> 
 def test_a_managed_component_goes_down_step_by_step(start: Start, tmp_path: Path) -> None:
     container, zoo = start()
     file = tmp_path / 'steps'
-    unique_id = zoo.loaded('Managed', parameters={'file': str(file)})
-    assert zoo.unload(unique_id).success
+    assert zoo.unload(zoo.loaded('Managed', parameters={'file': str(file)})).success
     steps = ['configure', 'activate', 'deactivate', 'cleanup', 'stop', 'destroy']
     assert file.read_text().split() == steps
     file.unlink()
@@ -381,8 +380,7 @@ def test_a_managed_component_goes_down_step_by_step(start: Start, tmp_path: Path
 
 def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> None:
     container, zoo = start()
-    unique_id = zoo.loaded('Stubborn')
-    assert zoo.unload(unique_id).success
+    assert zoo.unload(zoo.loaded('Stubborn')).success
     assert zoo.list() == {}
     for text in (
         "'/ticking': stop() failed, unloading goes on",

@@ -33,8 +33,6 @@ from typing import Any
 
 from camera.jpeg_kit import need_decoder, without_tables
 from camera.v4l2_double import exports_are_memfds, LiveWebcam, road_pictures
-from camera.video_kit import pictures_of
-import cv2
 from nodes.ros_kit import Managed, overrides
 import numpy as np
 import pytest
@@ -191,51 +189,35 @@ def test_the_table_of_arguments_has_those_of_each_launch_file_and_no_other() -> 
     listed: dict[str, set[str]] = {file: set() for file in files}
     for argument, _, _, where in rows('| argument | default | meaning | files |'):
         assert names([where]) <= files
-        in_row = files - names([where]) if where.startswith('all') else names([where])
-        for file in in_row:
+        for file in files - names([where]) if where.startswith('all') else names([where]):
             listed[file] |= names([argument])
     assert listed == expected
 
 
-# A webcam with the stock nodes and the shipped files, with YUYV and MJPG.
 SIZE = (640, 360)
 
 
-@pytest.fixture
-def webcams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
+    free_domain: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     need_decoder()
     exports_are_memfds(monkeypatch)
-
-
-def section(file: str, node: str) -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load((CONFIG / file).read_text())[f'/**/{node}']
-    return values['ros__parameters']
-
-
-def started(run: Managed, webcam: LiveWebcam, detector: dict[str, Any]) -> Any:
-    """Start capture and inference with a webcam and one ledger; return capture."""
-    ledger, values = CopyLedger(), section('v4l2.yaml', 'capture')
-    asked = {name: values[name] for name in ('pixel_format', 'memory')}
-    del values['device']
-    opened = lambda identity: webcam.camera(ledger, heap='memfd', **asked)  # noqa: E731
-    capture = run.make(CaptureNode, values, camera_factory=opened, ledger=ledger)
-    inference = run.make(InferenceNode, {**detector, 'timeout': 20.0}, ledger=ledger)
-    capture.start()
-    inference.start()
-    return capture
-
-
-@pytest.mark.usefixtures('webcams')
-def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
-    free_domain: int, capfd: pytest.CaptureFixture[str]
-) -> None:
     pictures = road_pictures(*SIZE, 12)
     pictures[6:] = map(without_tables, pictures[6:])
     webcam = LiveWebcam('YUYV', 'MJPG', pictures=pictures, size=SIZE)
     webcam.rates = {'YUYV': 5}
+    ledger, file = CopyLedger(), yaml.safe_load((CONFIG / 'v4l2.yaml').read_text())
+    values = file['/**/capture']['ros__parameters']
+    asked = {name: values[name] for name in ('pixel_format', 'memory')}
+    del values['device']
+    opened = lambda identity: webcam.camera(ledger, heap='memfd', **asked)  # noqa: E731
+    detector = {'model': 'road', 'accelerator': 'onnx', 'timeout': 20.0}
     with Managed(free_domain) as run:
         images, boxes = run.hear(Image, '/image_raw', 1), run.hear(Detection2DArray, '/detections')
-        capture = started(run, webcam, {'model': 'road', 'accelerator': 'onnx'})
+        capture = run.make(CaptureNode, values, camera_factory=opened, ledger=ledger)
+        inference = run.make(InferenceNode, detector, ledger=ledger)
+        capture.start()
+        inference.start()
         run.eventually(lambda: sum(len(found.detections) for found in boxes) > 20)
         run.eventually(lambda: len(images) > 2)
         image = images[-1]
@@ -248,18 +230,3 @@ def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
         'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as '
         'decode): YUYV does 5 Hz at this size'
     ) in capfd.readouterr().err
-
-
-@pytest.mark.usefixtures('webcams')
-def test_the_file_for_a_webcam_finds_the_people_in_its_picture(free_domain: int) -> None:
-    asked = section('webcam.yaml', 'capture')
-    size = asked['width'], asked['height']
-    video = REPOSITORY / 'build' / 'fixtures' / 'vtest.avi'
-    picture = cv2.resize(pictures_of(video, 1, 'bgr24')[0], size)
-    yuyv = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2YUV_YUY2), np.uint8).tobytes()
-    webcam = LiveWebcam('YUYV', 'MJPG', pictures=[yuyv], size=size)
-    with Managed(free_domain) as run:
-        boxes = run.hear(Detection2DArray, '/detections')
-        capture = started(run, webcam, section('webcam.yaml', 'inference'))
-        run.eventually(lambda: any(found.detections for found in boxes), 'people')
-        assert capture.ledger.count('decode') == 0

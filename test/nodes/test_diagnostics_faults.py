@@ -23,9 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-import os
 from pathlib import Path
-import threading
 import time
 from typing import Any
 from unittest.mock import Mock
@@ -35,7 +33,6 @@ from nodes.ros_kit import alone, overrides, Reader, ros, set_or_why_not, spun
 import numpy as np
 import pytest
 import rclpy
-from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
@@ -303,23 +300,6 @@ def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_
             foreigner.encoding, foreigner.pixel_bytes = 'rgb8', 3
             foreigner.comes_to('inference: detections', OK, 'frames per second')
             foreigner.comes_to('overlay: overlay', OK)
-
-
-def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(
-    free_domain: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop = threading.Event()
-    own = threading.Thread(target=stop.wait, name='of the accelerator')
-    own.start()
-    monkeypatch.setattr(FaultyAccelerator, 'hot_threads', lambda _: (own,))
-    cpu = max(os.sched_getaffinity(0))
-    try:
-        with fleet(free_domain) as run:
-            run.inference.set_parameters([Parameter('cpu_affinity', value=[str(cpu)])])
-            assert own.native_id is not None and os.sched_getaffinity(own.native_id) == {cpu}
-    finally:
-        stop.set()
-        own.join()
 
 
 @pytest.mark.parametrize(

@@ -480,6 +480,7 @@ class Graph:
             return decode(outputs, letterbox, given)
 
         self.inference._stream.head = type('Head', (), {'decode': staticmethod(noted)})()
+        accelerator.hot_threads = lambda: accelerator._thread.threads
         accelerator.own = Axl.own  # so that it has the parameter import_cache
         accelerator.tune = lambda values: (self.tuned.append(values), tune(values))
         self.inference.observers.append(
@@ -539,8 +540,7 @@ def results(holds: Callable[[Result], bool], *, some: bool = False) -> Any:
     """Check that results from the third frame after the change satisfy *holds*, not all before."""
 
     def check(graph: Graph, node: str, name: str, value: Any) -> None:
-        before = graph.results[-JUDGED:]
-        assert not all(map(holds, before)), 'it would hold without the change'
+        assert not all(map(holds, graph.results[-JUDGED:])), 'it would hold without the change'
         found = graph.results_with(node, name, value)
         if some:  # frames that come one by one are never together in flight
             graph.run.eventually(lambda: any(map(holds, graph.results[-JUDGED:])))
@@ -633,14 +633,15 @@ def reaches_the_accelerator(graph: Graph, node: str, name: str, value: bool) -> 
 
 
 def of_thread(look: Callable[[int], Any], allowed: Callable[[], bool], knob: str) -> Any:
-    """Check the node's hot-path thread, or if the system refuses, the one warning with advice."""
+    """Check the node's hot-path threads, or if the system refuses, the one warning with advice."""
 
     def check(graph: Graph, node: str, name: str, value: Any) -> None:
         graph.set(node, name, value)
-        ours = graph.capture.supervisor.threads[0], graph.inference.scheduler.thread
-        thread = ours[node == 'inference']
+        inference = graph.inference
+        of_inference = inference.scheduler.thread, *inference.accelerator._thread.threads
+        threads = of_inference if node == 'inference' else graph.capture.supervisor.threads[:1]
         if allowed():
-            graph.run.eventually(lambda: look(thread.native_id))
+            graph.run.eventually(lambda: all(look(thread.native_id) for thread in threads))
             return
         refused = status(graph.nodes[node], 'realtime')
         assert refused.level is Level.WARN

@@ -117,8 +117,7 @@ CASES = Path(__file__).with_name('gstreamer_node_cases.py')
 @pytest.fixture(scope='module', params=['machine', '1.26'])
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """Run ``gstreamer_node`` in processes with GStreamer 1.22 and 1.26."""
-    folder = tmp_path_factory.mktemp('node')
-    return run_cases([CASES], folder, newer=request.param == '1.26')
+    return run_cases([CASES], tmp_path_factory.mktemp('node'), newer=request.param == '1.26')
 
 
 @pytest.mark.parametrize('name', names_of(CASES))

@@ -260,8 +260,7 @@ def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> Non
     with contextlib.closing(selected.accelerator):
         values['threads'] = 2
         with contextlib.closing(selected.reopen()) as again:
-            threads = [one.facts()['threads'] for one in (selected.accelerator, again)]
-            assert threads == [1, 2]
+            assert [one.facts()['threads'] for one in (selected.accelerator, again)] == [1, 2]
 
 
 # Detections as messages and as bytes. The middleware must read the same from the bytes as from the
@@ -313,8 +312,7 @@ def test_the_middleware_reads_what_the_message_says(frames: list[tuple], classes
 
 
 def test_a_message_has_the_frame_s_header_the_box_s_centre_and_its_class() -> None:
-    found = detections([((1, 2, 5, 10), 0.5, 12345, 0)])
-    written = DetectionsCdr(20).write(HEADER, found)
+    written = DetectionsCdr(20).write(HEADER, detections([((1, 2, 5, 10), 0.5, 12345, 0)]))
     message = deserialize_message(written, Detection2DArray)
     stamp = message.header.stamp
     assert (stamp.sec, stamp.nanosec, message.header.frame_id) == (3, 5, 'front')

@@ -258,8 +258,7 @@ def test_random_transitions_while_frames_flow_leak_nothing(
         capture, inference = run.make(CaptureNode, values), run.make(InferenceNode, HOG)
         overlay = run.make(OverlayNode)
         record = {'path': str(tmp_path / 'a'), 'disk_floor': 0, 'max_frames': 0}
-        recorder = run.make(RecorderNode, record)
-        nodes = [capture, inference, overlay, recorder]
+        nodes = [capture, inference, overlay, run.make(RecorderNode, record)]
         for node in reversed(nodes):
             node.start()
         run.eventually(lambda: inference.processed >= 3)
@@ -342,8 +341,7 @@ def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(
             pool = capture.camera.pool_statistics
             run.eventually(lambda of=pool: not of().holders.get('inference'))
             assert pool().quotas == {}
-            values = status(capture, 'negotiation').values
-            assert 'participant onnx accelerator' not in values
+            assert 'participant onnx accelerator' not in status(capture, 'negotiation').values
         else:
             assert nodes['inference'].state == 'active'
         nodes[gone] = load(run, gone)[0]

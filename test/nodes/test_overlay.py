@@ -175,8 +175,7 @@ def test_boxes_are_where_they_belong_in_a_scaled_picture() -> None:
     picture = np.zeros((180, 320, 3), np.uint8)
     Painter(180).paint(picture, [_box(1, 200, 120, 80)], (0.5, 0.25), '')
     rows, columns = np.nonzero((picture == class_colour('1')).all(axis=2))
-    below_the_label = rows >= 31
-    assert columns[below_the_label].min() == 100 and columns.max() >= 139 and rows.max() == 49
+    assert columns[rows >= 31].min() == 100 and columns.max() >= 139 and rows.max() == 49
     assert (picture[49, 101:139] == class_colour('1')).all(), 'the lower edge'
     assert not picture[31:49, 101:139].any(), 'nothing inside'
 

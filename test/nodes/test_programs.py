@@ -418,8 +418,7 @@ def test_the_watchdog_is_fed_where_there_is_one(served: Start, systemd: Systemd)
 def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_a_worry(
     served: Start, systemd: Systemd
 ) -> None:
-    worries = ('', '', '', *['the executor\nhangs'] * 7)
-    waits = served(systemd.address, '3000000', worries)
+    waits = served(systemd.address, '3000000', ('', '', '', *['the executor\nhangs'] * 7))
     assert all(timeout is not None and 0.0 <= timeout <= 1.0 for timeout in waits)
     said = systemd.hears('STOPPING=1')
     assert said.count('WATCHDOG=1') == 3

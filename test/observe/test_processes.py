@@ -59,8 +59,7 @@ def test_a_root_is_told_what_it_lacks(
 ) -> None:
     status = tmp_path / 'status'
     if effective is not None:
-        lines = f'Name:\tpython\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective:016x}\n'
-        status.write_text(lines)
+        status.write_text(f'Name:\tpython\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective:016x}\n')
     text = as_root(*needed, user=0, status=status)
     assert re.search(said, text) and not_said not in text
 

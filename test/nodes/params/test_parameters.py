@@ -190,8 +190,7 @@ def test_descriptors_tell_ros2_param_describe_everything(make: Make) -> None:
 def test_an_unknown_key_is_told_with_the_nearest_one_of_this_node_before_others(
     make: Make,
 ) -> None:
-    node = make(raet=1.0, elsewhere=2, use_sim_time=False)
-    parameters = NodeParameters(node, SPECS)
+    parameters = NodeParameters(make(raet=1.0, elsewhere=2, use_sim_time=False), SPECS)
     assert sorted(parameters.unclaimed()) == ['elsewhere', 'raet']
     for key, others, said in (
         ('raet', ['raett'], "did you mean 'rate'?"),

@@ -13,25 +13,31 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A question's process that hangs, crashes or prints garbage gives one sentence, and ends."""
+"""A question whose process hangs, crashes or prints garbage ends; what the system says."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+import ctypes
+import errno
 import os
 from pathlib import Path
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 from processes import is_alive
 import pytest
 from waiting import until
 
+from zc_perception.errors import AllocationError
 from zc_perception.machine import asking
 from zc_perception.machine.asking import ask, end_all, NoAnswerError
-from zc_perception.machine.system import programs_using
+from zc_perception.machine.system import file_of, first_dmabuf, programs_using, System
+from zc_perception.memory.dmabuf import BufferKind
 
 
 def describe_anything() -> dict[str, object]:
@@ -160,3 +166,47 @@ def test_who_has_a_node_open_is_named() -> None:
     with open('/dev/full', 'rb'):
         assert 'this process' in programs_using('/dev/full')
     assert programs_using('/dev/no_such_node') == []
+
+
+# What the machine says of its devices and libraries.
+def test_a_device_node_is_opened_for_reading_and_writing(tmp_path: Path) -> None:
+    open_node = System().open_node
+    assert open_node('/dev/null') == 0
+    assert open_node(str(tmp_path)) == errno.EISDIR
+    assert open_node(str(tmp_path / 'video9')) == errno.ENOENT
+
+
+def test_only_a_loaded_library_has_a_file() -> None:
+    libc = file_of(ctypes.CDLL('libc.so.6'))
+    assert Path(libc).name.startswith('libc') and libc == file_of('libc.so.6')
+    assert file_of(ctypes.CDLL(None)) == file_of('libnobody.so.1') == ''
+
+
+@pytest.mark.parametrize(
+    ('heaps', 'tried'),
+    [
+        (['linux,cma', 'system', 'vendor'], ['system']),
+        (['linux,cma', 'vendor', 'wide'], ['vendor']),
+        (['empty', 'linux,cma'], ['empty', 'linux,cma']),
+    ],
+)
+def test_the_trial_buffer_spares_contiguous_memory(
+    heaps: list[str], tried: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / 'dev/dma_heap').mkdir(parents=True)
+    for name in heaps:
+        (tmp_path / 'dev/dma_heap' / name).touch()
+    seen = []
+
+    def allocate(size: int) -> Any:
+        if seen[-1].endswith('empty'):
+            raise AllocationError('no memory')
+        return SimpleNamespace(kind=BufferKind.DMABUF, heap=seen[-1], close=lambda: None)
+
+    def open_heap(name: str) -> Any:
+        seen.append(name)
+        return SimpleNamespace(allocate=allocate, close=lambda: None)
+
+    with first_dmabuf(System(root=tmp_path, open_heap=open_heap)) as buffer:
+        assert buffer is not None and buffer.heap == seen[-1]
+    assert seen == [f'dma_heap/{name}' for name in tried]
