@@ -46,6 +46,7 @@ from waiting import eventually
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
+from zc_perception.link import rclpy_compat
 from zc_perception.link.endpoints import (
     AdaptedPublisher,
     AdaptedSubscription,
@@ -634,6 +635,17 @@ def test_a_node_is_looked_at_once_it_is_spun(ros: Ros, lookout: Lookout) -> None
     for each in (watch, beside):
         each.stop()
     executor.shutdown()
+    node.destroy_node()
+
+
+def test_a_publisher_of_a_context_that_was_shut_down_publishes_nothing() -> None:
+    context = rclpy.Context()
+    context.init()
+    node = rclpy.create_node('camera', context=context)
+    publisher = node.create_publisher(String, 'text', 1)
+    context.shutdown()
+    rclpy_compat.publish(publisher, String())
+    assert rclpy_compat.subscription_count(publisher) == 0
     node.destroy_node()
 
 

@@ -180,6 +180,8 @@ def test_options_say_every_constraint_that_has_no_field(constraints: BufferConst
     assert parse_options(needs.options) == constraints and needs.memory == (
         1 if constraints.devices else 3
     )
+    back = needs.constraints('consumer')
+    assert (back.heaps, back.devices) == (constraints.heaps, constraints.devices)
 
 
 def test_options_as_long_as_they_may_be() -> None:
