@@ -35,7 +35,7 @@ BYTES = 64 * 48 * 3 // 2
 
 @check
 def import_shows_in_bufinfo_and_in_the_trace() -> None:
-    with Npu() as npu, kernel.heap_buffer(BYTES) as buffer, kernel.tracing('axl'):
+    with Npu() as npu, kernel.heap_buffer(BYTES) as buffer, kernel.recording():
         got = npu.import_fd(buffer.fd, SIZE)
         equal(got.size, buffer.size, 'size')
         assert got.handle, 'the handle is 0'
@@ -55,7 +55,7 @@ def import_shows_in_bufinfo_and_in_the_trace() -> None:
 
 @check
 def planes_in_two_buffers_are_two_attachments() -> None:
-    with Npu() as npu, make_image(separate=True) as image, kernel.tracing('axl'):
+    with Npu() as npu, make_image(separate=True) as image, kernel.recording():
         handle = npu.import_planes(image.argument()).handle
         equal(
             [kernel.bufinfo()[buffer.inode].attached for buffer in image.buffers()],

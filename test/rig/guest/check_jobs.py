@@ -59,7 +59,7 @@ def submit_rejects_bad_arguments() -> None:
 
 @check
 def jobs_end_in_the_order_of_their_seqno() -> None:
-    with kernel.tracing('axl'), scene() as (npu, _image, handle, result):
+    with kernel.recording(), scene() as (npu, _image, handle, result):
         jobs = [npu.submit2(handle, result.fd) for _ in range(4)]
         equal([job.seqno for job in jobs], [1, 2, 3, 4], 'seqno')
         ends = [job.wait() for job in jobs]

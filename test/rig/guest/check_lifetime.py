@@ -39,7 +39,7 @@ from .npu_client import device_path, make_image, Npu, RESULT_SIZE, scene
 
 @check
 def a_release_in_flight_waits_for_the_job() -> None:
-    with kernel.tracing('axl'), scene() as (npu, image, handle, result):
+    with kernel.recording(), scene() as (npu, image, handle, result):
         inode = image.planes[0].buffer.inode
         with kernel.parameters(latency_us=2000000):
             jobs = [npu.submit(handle, result.fd), npu.submit(handle, result.fd)]

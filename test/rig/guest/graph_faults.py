@@ -36,7 +36,6 @@ from .graph_variants import SINGLE, Variant
 from .harness import check, equal, settles
 from .kernel_api import bufinfo, live, parameters, pulled, unbound
 
-PATIENCE_S = 60.0
 CAPTURE = {'camera': 'v4l2', 'width': 640, 'height': 360, 'framerate': 10.0, 'slots': 12}
 
 
@@ -60,7 +59,7 @@ class Running:
 
     def expect_frames(self, count: int = 6) -> None:
         wanted = self.inference.processed + count
-        until(lambda: self.inference.processed >= wanted, f'{count} more frames', PATIENCE_S)
+        until(lambda: self.inference.processed >= wanted, f'{count} more frames')
 
     def expect_no_more_than_before(self) -> None:
         """Check dma-bufs against pool and results, and attachments against the pool's imports."""
@@ -68,12 +67,10 @@ class Running:
         until(
             lambda: len(self.objects) <= self._objects,
             f'no more than {self._objects} dma-bufs, not {len(self.objects)}',
-            PATIENCE_S,
         )
         until(
             lambda: live()['attachments'] <= self._attachments,
             f'no more than {self._attachments} attachments',
-            PATIENCE_S,
         )
 
 
@@ -96,7 +93,7 @@ def streaming_graph(timeout: float = 1.0, **capture: object) -> Iterator[Running
 def _failing_jobs(running: Running) -> None:
     failed = running.inference.failed
     with parameters(fail_every=4):
-        until(lambda: running.inference.failed >= failed + 3, 'three lost frames', PATIENCE_S)
+        until(lambda: running.inference.failed >= failed + 3, 'three lost frames')
         running.expect_frames()
 
 
@@ -107,22 +104,17 @@ def _hanging_jobs(running: Running) -> None:
         until(
             lambda: inference.failed + inference.scheduler.statistics().losses >= lost + 2,
             'hangs show',
-            PATIENCE_S,
         )
 
 
 def _pulled_card(running: Running) -> None:
     camera, state = running.capture.camera, lambda: running.inference.scheduler.state
     with pulled():
-        until(lambda: state().recovering, 'the loss is noticed', PATIENCE_S)
+        until(lambda: state().recovering, 'the loss is noticed')
         equal(live()['attachments'], 0, 'attachments while there is no card')
         captured = camera.statistics().captured
-        until(
-            lambda: camera.statistics().captured > captured + 20,
-            'the camera streams on',
-            PATIENCE_S,
-        )
-    until(lambda: not state().recovering, 'the card works again', PATIENCE_S)
+        until(lambda: camera.statistics().captured > captured + 20, 'the camera streams on')
+    until(lambda: not state().recovering, 'the card works again')
 
 
 def _set(*controls: str) -> Callable[[Running], None]:
@@ -132,7 +124,7 @@ def _set(*controls: str) -> Callable[[Running], None]:
         for control in controls:
             running.capture.camera.set_control(control, 0)
         if 'disconnect' in controls:
-            until(lambda: supervisor.condition.losses > losses, 'it is noticed', PATIENCE_S)
+            until(lambda: supervisor.condition.losses > losses, 'it is noticed')
 
     return act
 
@@ -141,7 +133,7 @@ def _dropped_buffers(running: Running) -> None:
     camera = running.capture.camera
     camera.set_control('percentage_of_dropped_buffers', 50)
     lost = camera.statistics().lost
-    until(lambda: camera.statistics().lost > lost + 5, 'lost frames are counted', PATIENCE_S)
+    until(lambda: camera.statistics().lost > lost + 5, 'lost frames are counted')
     camera.set_control('percentage_of_dropped_buffers', 0)
 
 

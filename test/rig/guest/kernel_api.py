@@ -108,18 +108,16 @@ class Buffer(Closing):
     def sync(self, flags: int) -> None:
         fcntl.ioctl(self.fd, _DMA_BUF_SYNC, struct.pack('Q', flags))
 
-    def write(self, data: bytes, offset: int = 0) -> None:
+    def write(self, data: bytes) -> None:
         """Write as a program should: between SYNC START and END."""
-        memory = self.memory()
         self.sync(SYNC_WRITE)
-        memory[slice(offset, offset + len(data))] = data
+        self.memory()[: len(data)] = data
         self.sync(SYNC_WRITE | SYNC_END)
 
-    def read(self, length: int, offset: int = 0) -> bytes:
+    def read(self, length: int) -> bytes:
         """Read as a program should: between SYNC START and END."""
-        memory = self.memory()
         self.sync(SYNC_READ)
-        data = bytes(memory[slice(offset, offset + length)])
+        data = bytes(self.memory()[:length])
         self.sync(SYNC_READ | SYNC_END)
         return data
 
@@ -384,21 +382,6 @@ def use_one_cpu() -> None:
         switch.write_text('0')
 
 
-@contextmanager
-def tracing(system: str) -> Iterator[None]:
-    enable = TRACING / 'events' / system / 'enable'
-    (TRACING / 'trace').write_text('')
-    # Don't record task names: toggling that event rewrites the scheduler's code while QEMU's other
-    # cores run it. A core may then hit a removed breakpoint, and the kernel oopses (int3 in
-    # __schedule).
-    (TRACING / 'options/record-cmd').write_text('0')
-    enable.write_text('1')
-    try:
-        yield
-    finally:
-        enable.write_text('0')
-
-
 def trace_text() -> str:
     return (TRACING / 'trace').read_text(errors='replace')
 
@@ -411,12 +394,9 @@ def trace_events(name: str, trace: str | None = None) -> list[dict[str, str]]:
 
 
 _EVENTS = (
-    'axl/axl_dmabuf_import',
-    'axl/axl_dmabuf_release',
-    'axl/axl_submit',
-    'axl/axl_complete',
+    'axl/axl_dmabuf_import', 'axl/axl_dmabuf_release', 'axl/axl_submit', 'axl/axl_complete',
     'dma_fence/dma_fence_signaled',
-)
+)  # fmt: skip
 
 
 @contextmanager
@@ -424,15 +404,16 @@ def recording() -> Iterator[None]:
     """
     Record the axl events and the signals of fences, from an empty buffer.
 
-    The events stay enabled: each switch rewrites the kernel's code, which QEMU's other cores may
-    be running.
+    The events stay enabled, and task names are not recorded: each switch of an event rewrites the
+    kernel's code, which QEMU's other cores may be running. A core may then hit a removed
+    breakpoint, and the kernel oopses (int3 in __schedule).
     """
     write_control(TRACING / 'tracing_on', '0')
     (TRACING / 'trace').write_text('')
     if (TRACING / 'trace_clock').read_text().find('[mono]') < 0:
         write_control(TRACING / 'trace_clock', 'mono')
         write_control(TRACING / 'buffer_size_kb', '16384')
-        write_control(TRACING / 'options/record-cmd', '0')  # see tracing()
+        write_control(TRACING / 'options/record-cmd', '0')
     for event in _EVENTS:
         if (TRACING / 'events' / event / 'enable').read_text().strip() != '1':
             write_control(TRACING / 'events' / event / 'enable', '1')

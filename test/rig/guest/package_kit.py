@@ -38,7 +38,6 @@ from typing import Any, NamedTuple
 import zlib
 
 import numpy as np
-from waiting import eventually
 
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
@@ -56,7 +55,7 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 
 from .harness import equal
-from .kernel_api import Buffer, METIS_PARAMETERS, TRACING, write_control
+from .kernel_api import Buffer, is_readable, METIS_PARAMETERS, TRACING, write_control
 from .npu_client import LONG_US, VirtualResult
 
 MANIFEST = load_manifest(
@@ -206,7 +205,7 @@ def _install_probes() -> None:
     if (TRACING / 'events/zc').exists():
         return
     write_control(TRACING / 'tracing_on', '0')
-    write_control(TRACING / 'options/record-cmd', '0')  # see kernel_api.tracing()
+    write_control(TRACING / 'options/record-cmd', '0')  # see kernel_api.recording()
     for probe in _PROBES:
         try:
             write_control(TRACING / 'dynamic_events', f'f:{probe}', append=True)
@@ -356,9 +355,6 @@ class Child:
         theirs.close()
         self.socket.settimeout(30.0)
 
-    def send(self, buffer: DmaBuf) -> None:
-        socket.send_fds(self.socket, [b'.'], [buffer.fileno()])
-
     def answer(self) -> bytes:
         said = self.socket.recv(4096)
         assert said, 'the child ended without an answer'
@@ -374,22 +370,15 @@ class Child:
         equal(_wait_for(self.pid), 0, 'exit status of the child')
 
 
-def received(theirs: socket.socket) -> OwnedFd:
-    """Receive the next descriptor in a child."""
-    _, fds, _, _ = socket.recv_fds(theirs, 64, 1)
-    return OwnedFd(fds[0])
-
-
 def _wait_for(pid: int) -> int:
     """Return a child's exit status, negative for a signal; kill a dead-locked one."""
-    ended = [0, 0]
-
-    def has_ended() -> bool:
-        ended[:] = os.waitpid(pid, os.WNOHANG)
-        return bool(ended[0])
-
-    if not eventually(has_ended):
+    pidfd = os.pidfd_open(pid)
+    try:
+        in_time = is_readable(pidfd, 60_000)
+    finally:
+        os.close(pidfd)
+    if not in_time:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise AssertionError('a child did not end')
-    return os.waitstatus_to_exitcode(ended[1])
+    _, status = os.waitpid(pid, 0)
+    assert in_time, 'a child did not end'
+    return os.waitstatus_to_exitcode(status)

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 import errno
 import os
 import signal
-import socket
 import time
 
 import numpy as np
@@ -64,28 +63,12 @@ def a_buffer_is_a_zeroed_dma_buf_of_whole_pages(heap: str) -> None:
                 (buffer.exporter(), info.exporter), (kernel.HEAP_EXPORTERS[heap],) * 2, 'exporter'
             )
             equal(os.get_inheritable(buffer.fileno()), False, 'inherited by child programs')
+            status = os.fstat(buffer.fileno())
+            equal(buffer.identity, BufferIdentity(status.st_dev, status.st_ino), 'identity')
+            # A read-only descriptor can't be reopened for writing.
+            with raises(errno.ENXIO):
+                os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDWR)
             equal(bytes(buffer.mapping()), bytes(wanted), 'first content')
-
-
-@check
-def an_identity_is_the_same_for_every_descriptor_in_every_process() -> None:
-    def peer(theirs: socket.socket) -> None:
-        with kit.received(theirs) as fd:
-            buffer = DmaBuf.from_fd(fd.dup())
-            theirs.send(repr((buffer.identity, buffer.size, buffer.exporter())).encode())
-            buffer.close()
-
-    child = kit.Child(peer)  # forked before the buffer exists, so it inherits nothing
-    with kit.buffers(kernel.any_heap(), 2 * kit.PAGE) as (buffer,):
-        status = os.fstat(buffer.fileno())
-        equal(buffer.identity, BufferIdentity(status.st_dev, status.st_ino), 'identity')
-        child.send(buffer)
-        here = repr((buffer.identity, buffer.size, buffer.exporter()))
-        equal(child.answer().decode(), here, 'what it is in another process')
-        # A read-only descriptor must not be reopened for writing.
-        with raises(errno.ENXIO):
-            os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDWR)
-    child.join()
 
 
 @check

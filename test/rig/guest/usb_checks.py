@@ -17,8 +17,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 import subprocess
@@ -38,7 +36,7 @@ from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.pixel.fourcc import fourcc_name
 
 from .camera_kit import configured, next_frame, opened, streaming, until_raises
-from .graph_faults import PATIENCE_S, streaming_graph
+from .graph_faults import streaming_graph
 from .harness import check, check_each, equal
 from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs
@@ -77,16 +75,12 @@ class Webcam:
     def __init__(self, **faults: int) -> None:
         script = str(Path(__file__).with_name('usb_webcam.py'))
         self._others = _nodes()
-        command = [
-            sys.executable,
-            '-S',
-            script,
-            str(_jpegs()),
-            *(f'{name}={number}' for name, number in faults.items()),
-        ]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        words = [str(_jpegs()), *(f'{name}={number}' for name, number in faults.items())]
+        self._process = subprocess.Popen(
+            [sys.executable, '-S', script, *words], stdin=subprocess.PIPE
+        )
         try:
-            until(lambda: _webcams() != [], 'uvcvideo sees the webcam', PATIENCE_S)
+            until(lambda: _webcams() != [], 'uvcvideo sees the webcam')
             (self.path,) = _webcams()
         except BaseException:
             self.unplug()
@@ -96,8 +90,14 @@ class Webcam:
         """Unplug it once, and wait until it has no device node."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        equal(self._process.wait(PATIENCE_S), 0, 'status of the webcam')
-        until(lambda: _nodes() == self._others, 'its nodes go', PATIENCE_S)
+        equal(self._process.wait(60.0), 0, 'status of the webcam')
+        until(lambda: _nodes() == self._others, 'its nodes go')
+
+    def __enter__(self) -> Webcam:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.unplug()
 
 
 def _nodes() -> set[Path]:
@@ -106,15 +106,6 @@ def _nodes() -> set[Path]:
 
 def _webcams() -> list[str]:
     return [path for path, card in capture_devices() if STRINGS[2] in card]
-
-
-@contextmanager
-def plugged(**faults: int) -> Iterator[Webcam]:
-    webcam = Webcam(**faults)
-    try:
-        yield webcam
-    finally:
-        webcam.unplug()
 
 
 def _number_in(frame: Frame) -> int:
@@ -148,7 +139,7 @@ def _counted(camera: V4l2Camera) -> int:
 
 @check
 def yuyv_of_a_usb_camera_reaches_the_device_as_the_webcam_sent_it() -> None:
-    with plugged() as webcam, accelerator() as npu:
+    with Webcam() as webcam, accelerator() as npu:
         for _ in range(2):  # the second time a part of a frame is still waiting in the webcam
             ledger = CopyLedger()
             with streaming(
@@ -199,7 +190,7 @@ def yuyv_of_a_usb_camera_reaches_the_device_as_the_webcam_sent_it() -> None:
 @check
 def jpegs_of_a_usb_camera_are_decoded_once_each() -> None:
     ledger = CopyLedger()
-    with plugged() as webcam, streaming(webcam.path, size=LARGE, ledger=ledger) as camera:
+    with Webcam() as webcam, streaming(webcam.path, size=LARGE, ledger=ledger) as camera:
         choice = str(camera.facts()['choice'])
         assert 'YUYV does 5 Hz at this size' in choice, choice
         ahead = None
@@ -227,7 +218,7 @@ def jpegs_of_a_usb_camera_are_decoded_once_each() -> None:
 def frames_that_a_usb_camera_spoils_are_counted_and_no_others(fault: str) -> None:
     name, _, every = fault.partition('=')
     with (
-        plugged(**{name: int(every)}) as webcam,
+        Webcam(**{name: int(every)}) as webcam,
         streaming(webcam.path, size=SMALL, pixel_format='YUYV') as camera,
     ):
         with next_frame(camera) as frame:
@@ -249,7 +240,7 @@ def frames_that_a_usb_camera_spoils_are_counted_and_no_others(fault: str) -> Non
 @check_each('YUYV', 'MJPG')
 def a_usb_camera_that_is_unplugged_is_lost_and_found_again(pixel_format: str) -> None:
     size = SMALL if pixel_format == 'YUYV' else LARGE
-    with plugged() as webcam:
+    with Webcam() as webcam:
         camera = opened(webcam.path, size=size, pixel_format=pixel_format)
         try:
             configured(camera)
@@ -264,7 +255,7 @@ def a_usb_camera_that_is_unplugged_is_lost_and_found_again(pixel_format: str) ->
         finally:
             camera.close()
         equal(find_device(identity), None, 'found while it is away')
-    with plugged() as webcam:
+    with Webcam() as webcam:
         equal(find_device(identity), webcam.path, 'its node')
         with streaming(webcam.path, size=size, pixel_format=pixel_format) as again:
             equal(again.identity, identity, 'identity')
@@ -280,11 +271,7 @@ def the_graph_survives_a_usb_camera_that_is_unplugged() -> None:
     try:
         with streaming_graph(device=webcam.path, width=SMALL[0], height=SMALL[1]) as running:
             webcam.unplug()
-            until(
-                lambda: running.capture.supervisor.condition.losses == 1,
-                'the loss is noticed',
-                PATIENCE_S,
-            )
+            until(lambda: running.capture.supervisor.condition.losses == 1, 'the loss is noticed')
             webcam = Webcam()
             running.expect_frames(30)
             running.expect_no_more_than_before()
