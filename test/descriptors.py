@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Open descriptors of this process: count them, and limit how many it may open."""
+"""Open descriptors of this process; limits of this or another process."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ def open_descriptors() -> Counter[str]:
 
 
 @contextmanager
-def limited(which: int, soft: int) -> Iterator[None]:
-    """Set the soft limit of one resource (``RLIMIT_…``) inside the block."""
-    before = resource.getrlimit(which)
-    resource.setrlimit(which, (soft, before[1]))
+def limited(which: int, soft: int, pid: int = 0) -> Iterator[None]:
+    """Set the soft limit of one resource (``RLIMIT_…``) of a process inside the block; 0: ours."""
+    before = resource.prlimit(pid, which)
+    resource.prlimit(pid, which, (soft, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(which, before)
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, which, before)
 
 
 def next_free() -> int:

@@ -38,10 +38,10 @@ def nv12(width: int = 32, height: int = 16, **options: Any) -> ImageLayout:
 
 
 def pool_of(
-    layout: ImageLayout, slots: int, *, name: str = 'camera', **options: Any
+    layout: ImageLayout, slots: int, *, heap: Any = None, name: str = 'camera', **options: Any
 ) -> BufferPool:
-    """Return a pool on memfd; *options* are BufferPool's."""
-    heap = SealedMemfd()
+    """Return a pool on *heap*, by default memfd; *options* are BufferPool's."""
+    heap = heap or SealedMemfd()
 
     def allocate() -> tuple[DmaBuf, ...]:
         return tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))

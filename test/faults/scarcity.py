@@ -22,36 +22,25 @@ outside, which needs no privilege.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import contextlib
 import os
 from pathlib import Path
 import resource
 import shutil
-import subprocess
 import time
 
+from descriptors import limited
 from faults.harness import Absent, EVERYBODY, fault, Trial
 from faults.holdings import frame_mappings
 from faults.stage import own_sockets, Running
 from faults.witness import Witness
 from memory_link import RawPeer
 from nodes.programs import BIN, parameters
+from processes import ran
 from waiting import until
 
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.link.shared_memory.protocol import MessageType
-
-
-@contextlib.contextmanager
-def limited(pid: int, which: int, soft: int) -> Iterator[None]:
-    before = resource.prlimit(pid, which)
-    resource.prlimit(pid, which, (soft, before[1]))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(pid, which, before)
 
 
 def no_descriptor(pid: int) -> contextlib.AbstractContextManager[None]:
@@ -62,7 +51,7 @@ def no_descriptor(pid: int) -> contextlib.AbstractContextManager[None]:
         time.sleep(0.2)
         used, before = _descriptors(pid), used
     lowest = next(number for number in range(len(used) + 1) if number not in used)
-    return limited(pid, resource.RLIMIT_NOFILE, lowest)
+    return limited(resource.RLIMIT_NOFILE, lowest, pid)
 
 
 def _descriptors(pid: int) -> set[int]:
@@ -151,7 +140,8 @@ def enomem_capture(trial: Trial) -> None:
         for _ in range(trial.times(1, 4)):
             # Leave room for the threads' stacks, without which the C library aborts the process,
             # but not for a picture of 50 MB.
-            with limited(capture.pid, resource.RLIMIT_AS, address_space(capture.pid) + 30_000_000):
+            room = address_space(capture.pid) + 30_000_000
+            with limited(resource.RLIMIT_AS, room, capture.pid):
                 # Either a transition or the camera's first frame fails first, depending on the
                 # allocator's free memory; both report the reason.
                 steps = ('configure', 'activate')
@@ -190,9 +180,7 @@ def _can_mount(folder: Path) -> str:
     """Return why no small disk can be made here; empty if it can."""
     if shutil.which('unshare') is None:
         return 'there is no unshare(1)'
-    done = subprocess.run(
-        [*small_disk(folder, 'size=64k'), 'true'], capture_output=True, text=True, check=False
-    )
+    done = ran(*small_disk(folder, 'size=64k'), 'true')
     return '' if done.returncode == 0 else f'no tmpfs can be mounted: {done.stderr.strip()}'
 
 

@@ -25,13 +25,10 @@ import json
 import mmap
 import os
 from pathlib import Path
-import select
 import socket
 import sys
 import tempfile
 from typing import Any
-
-from waiting import until
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.frame import Frame
@@ -53,7 +50,7 @@ from .package_kit import Child, crcs, maps_lines, publish, start
 _LINK = Path(__file__).resolve().parents[2] / 'link'
 sys.path += [str(_LINK / 'wire'), str(_LINK / 'shared_memory')]
 
-from memory_link import connected  # noqa: E402, I100
+from memory_link import connected, receive  # noqa: E402, I100
 from wire_process import build_consumer, ConsumerProcess, FRAMES_READ  # noqa: E402, F401
 
 PUBLISHER = 'f' * 32
@@ -172,21 +169,6 @@ def open_fds() -> int:
     return len(os.listdir('/proc/self/fd'))
 
 
-def next_received(client: SharedMemoryClient) -> Frame:
-    """Return the client's next frame; wait on its descriptor."""
-    poller = select.poll()
-    poller.register(client.fileno(), select.POLLIN)
-
-    def wait() -> None:
-        assert client.connected, client.last_end
-        poller.poll(100)
-
-    frame: Frame = until(
-        client.receive, lambda: f'a frame: {client.statistics()}', PATIENCE_S, wait
-    )
-    return frame
-
-
 class Consumer:
     """
     A consumer that keeps what it receives until a call releases it.
@@ -211,7 +193,7 @@ class Consumer:
 
     def receive(self) -> dict[str, Any]:
         """Return facts of the next frame, without touching the pixels."""
-        frame = next_received(self._client)
+        frame = receive(self._client)
         data = frame.data
         self._held[data.sequence] = frame
         return {
@@ -263,7 +245,7 @@ class Consumer:
         seen: dict[int, tuple[int, list[int]]] = {}
         fds = []
         for _ in range(count):
-            with next_received(self._client) as frame:
+            with receive(self._client) as frame:
                 seen[frame.data.sequence] = frame.data.buffers[0].identity.inode, crcs(frame)
             fds.append(open_fds())
         inodes = {inode for inode, _ in seen.values()}

@@ -33,13 +33,13 @@ import re
 import signal
 import socket
 import struct
-import time
 from typing import Any, NamedTuple
 import zlib
 
+import frame_kit
 import numpy as np
 
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import open_heap
@@ -50,7 +50,6 @@ from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.metis_card import find_cards
-from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 
@@ -265,14 +264,11 @@ def adopted(raw: Buffer, **options: object) -> DmaBuf:
 def pool_of(
     heap: str, layout: ImageLayout, slots: int = 3, **options: Any
 ) -> Iterator[BufferPool]:
-    with closing(open_heap(heap)[0]) as own:
-
-        def allocate() -> tuple[DmaBuf, ...]:
-            sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
-            return tuple(map(own.allocate, sizes))
-
-        with closing(BufferPool(layout, allocate, slots, name='camera', **options)) as pool:
-            yield pool
+    with (
+        closing(open_heap(heap)[0]) as own,
+        closing(frame_kit.pool_of(layout, slots, heap=own, **options)) as pool,
+    ):
+        yield pool
 
 
 def publish(
@@ -284,21 +280,12 @@ def publish(
     **options: Any,
 ) -> Frame:
     """Publish a frame in *slot*, or in a free slot, with all samples at *level* if given."""
-    slot = slot or pool.acquire()
-    assert slot is not None, f'no free slot: {pool.statistics()}'
-    frame = Frame.publish_slot(
-        pool, slot, header=Header(sequence, 'test'), colorimetry=BT601_LIMITED, sequence=sequence,
-        captured_ns=time.monotonic_ns(), **options,
-    )  # fmt: skip
+    frame = frame_kit.next_frame(pool, sequence, slot, **options)
     if level is not None:
-        fill(frame, level)
+        with frame.map(write=True) as planes:
+            for plane in planes:
+                plane[...] = level
     return frame
-
-
-def fill(frame: Frame, level: int) -> None:
-    with frame.map(write=True) as planes:
-        for plane in planes:
-            plane[...] = level
 
 
 def crcs(frame: Frame) -> list[int]:

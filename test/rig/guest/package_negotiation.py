@@ -48,7 +48,7 @@ from zc_perception.pixel.layout import compute_layout
 from .camera_kit import agreed, next_frame
 from .harness import check, check_each, equal
 from .kernel_api import bufinfo, identity, NotHere, NPU, parameters
-from .link_kit import connected, next_received, PATIENCE_S, Remote, served
+from .link_kit import connected, PATIENCE_S, receive, Remote, served
 from .package_kit import accelerator, buffers, crcs, device_crcs, kernel_crcs, MANIFEST
 
 SYSTEM, CMA = 'dma_heap/system', 'dma_heap/linux,cma'
@@ -90,7 +90,7 @@ class CardReader:
 
     def read(self) -> dict[str, Any]:
         """Return the next frame's memory, and the CRCs by card and by CPU."""
-        with next_received(self._client) as frame:
+        with receive(self._client) as frame:
             planes = frame.data.planes
             return {
                 'planes': [[plane.stride, plane.size // plane.stride] for plane in planes],
