@@ -197,12 +197,8 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncKernel]:
     double.close()
 
 
-def done(timestamp_ns: int, status: int = 1, timeline: bytes = b'metis-0') -> KernelFence:
-    return KernelFence(timeline, status=status, timestamp_ns=timestamp_ns)
-
-
 def test_a_duplicate_has_the_error_of_its_merge(kernel: SyncKernel) -> None:
-    parts = [kernel.sync_file(done(1, -errno.EIO)), kernel.sync_file(done(2))]
+    parts = [kernel.sync_file(KernelFence(status)) for status in (-errno.EIO, 1)]
     merged = SyncFile.merge('both', *parts)
     other = merged.dup()
     kernel.files[other.fileno()] = kernel.files[merged.fileno()]
@@ -223,10 +219,7 @@ def test_however_parts_end_a_merge_tells_whether_all_went_well(
     states: list[int], order: list[int], kernel: SyncKernel
 ) -> None:
     """Some parts end before merging (*states*), the others after it, in any order."""
-    fences = [
-        done(index + 1, status) if status else KernelFence(b'metis-0')
-        for index, status in enumerate(states)
-    ]
+    fences = [KernelFence(status) for status in states]
     parts = [kernel.sync_file(fence) for fence in fences]
     chain = [parts[0]]
     for part in parts[1:]:
@@ -268,5 +261,5 @@ def test_a_sync_file_is_known_by_its_link_in_proc(
 ) -> None:
     # Linux 6.12 shows this link in the rig, where the checks use a real sync_file.
     monkeypatch.setattr(kernel_abi.os, 'readlink', lambda path: 'anon_inode:sync_file')
-    fence = fence_from_fd(kernel.sync_file(done(time.monotonic_ns()))._fd)
+    fence = fence_from_fd(kernel.sync_file(KernelFence(1))._fd)
     fence.check()

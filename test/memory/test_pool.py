@@ -491,7 +491,7 @@ def _no_descriptor() -> SyncFile | None:
 
 def _pending(kernel: SyncKernel, given: list[SyncFile]) -> SyncFile:
     """Return a fence that doesn't signal, kept in *given* so that only close() closes it."""
-    given.append(kernel.sync_file(KernelFence(b'metis-0')))
+    given.append(kernel.sync_file(KernelFence()))
     return given[-1]
 
 
@@ -503,7 +503,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncKernel]:
 
 
 def test_a_pending_fence_is_what_is_waited_for(kernel: SyncKernel) -> None:
-    job = KernelFence(b'metis-0')
+    job = KernelFence()
     buffers = [Scripted(lambda: kernel.sync_file(job))]
     with pytest.raises(ValueError, match='give a finite number of seconds'):
         quarantine_fence(buffers, -1.0)
@@ -515,7 +515,7 @@ def test_a_pending_fence_is_what_is_waited_for(kernel: SyncKernel) -> None:
     kernel.signal(job)
     assert fence.wait(0.0)
     fence.close()
-    kernel.signal(failed := KernelFence(b'metis-0'), -errno.EIO)
+    kernel.signal(failed := KernelFence(), -errno.EIO)
     over = quarantine_fence([Scripted(lambda: kernel.sync_file(failed))], 0.0)
     assert isinstance(over, DeadlineFence), 'a job that has failed reads no more'
     over.close()
@@ -523,7 +523,7 @@ def test_a_pending_fence_is_what_is_waited_for(kernel: SyncKernel) -> None:
 
 def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(kernel: SyncKernel) -> None:
     before = time.monotonic_ns()
-    stub = Scripted(lambda: kernel.sync_file(KernelFence(b'stub', b'stub', 1, 1)))
+    stub = Scripted(lambda: kernel.sync_file(KernelFence(1)))
     fence = quarantine_fence([stub, Scripted(lambda: None)], LONG_S)
     assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
     assert before + LONG_S * 1e9 <= fence.deadline_ns <= time.monotonic_ns() + LONG_S * 1e9
