@@ -32,7 +32,6 @@ import importlib.metadata
 import os
 from pathlib import Path
 import shutil
-import subprocess
 import sys
 from typing import Any
 import zipfile
@@ -138,14 +137,7 @@ class Arm64Rig(Rig):
             '-fvisibility=hidden', '-Wall', '-Wextra', '-Werror', '-Wno-cast-function-type',
             *(f'-I{path}' for path in includes), *sources, '-o', str(target),
         ]  # fmt: skip
-        done = subprocess.run(
-            command,
-            env={**os.environ, **self.tools.environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        done = packages.ran(command, env={**os.environ, **self.tools.environment})
         if done.returncode:
             raise RigError(f'the compiled steps cannot be compiled for arm64:\n{done.stdout}')
         return target
@@ -205,9 +197,7 @@ def _install_wheels(wheels: Sequence[str], target: Path) -> None:
     ]
     with scratch_folder(target.parent) as scratch:
         command += ['--dest', str(scratch), *wheels]
-        result = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
+        result = packages.ran(command)
         if result.returncode:
             raise RigUnavailable(
                 f'the wheels for aarch64 cannot be fetched:\n{result.stdout[-2000:]}'

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 import json
 import os
@@ -124,10 +125,14 @@ def gstreamer_for_guest() -> dict[str, str]:
 
 def checks_of(suites: str) -> list[Any]:
     """Return test parameters for the suites' checks; mark those of the long form."""
+    names = [name for suite in suites.split(',') for name in run_checks.checks_of(suite)]
+    return marked(names, LONG_CHECKS.__contains__)
+
+
+def marked(names: Iterable[str], is_long: Callable[[str], bool]) -> list[Any]:
+    """Return test parameters, marked if only the long form runs them."""
     return [
-        pytest.param(name, marks=[pytest.mark.long] if name in LONG_CHECKS else [])
-        for suite in suites.split(',')
-        for name in run_checks.checks_of(suite)
+        pytest.param(name, marks=[pytest.mark.long] if is_long(name) else []) for name in names
     ]
 
 

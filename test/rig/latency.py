@@ -43,14 +43,8 @@ _ICOUNT = ('-icount', 'shift=1')
 _QUANTILES = {'p50': 0.5, 'p99': 0.99, 'p99.9': 0.999, 'max': 1.0}
 
 
-def quantiles_ms(series: dict[str, list[int]]) -> dict[str, float]:
-    """Return quantiles of the time that frames waited for us before and after the device."""
-    whole = np.add(series['to_device'], series['from_device']) / 1e6
-    return {name: round(float(np.quantile(whole, share)), 2) for name, share in _QUANTILES.items()}
-
-
 def measure(flavour: str, frames: int, out: Path) -> dict[str, dict[str, float]]:
-    """Boot that kernel; return the quantiles of each priority."""
+    """Boot that kernel; return by priority quantiles of the ms that frames waited for us."""
     rig = Rig(install=True, flavour=flavour)
     kernel = rig.prepare()
     began = time.monotonic()
@@ -68,8 +62,14 @@ def measure(flavour: str, frames: int, out: Path) -> dict[str, dict[str, float]]
         file=sys.stderr,
         flush=True,
     )
+    quantiles: dict[str, dict[str, float]] = {}
     series = json.loads((out / 'latency.json').read_text(encoding='utf-8'))
-    return {priority: quantiles_ms(found) for priority, found in series.items()}
+    for priority, found in series.items():
+        whole = np.quantile(
+            np.add(found['to_device'], found['from_device']) / 1e6, [*_QUANTILES.values()]
+        )
+        quantiles[priority] = dict(zip(_QUANTILES, whole.round(2).tolist(), strict=True))
+    return quantiles
 
 
 def main() -> int:

@@ -35,6 +35,7 @@ import time
 from long_form import LONG
 
 from . import RigError, RigUnavailable
+from .packages import ran
 
 QEMU = 'qemu-system-x86_64'
 INSTALL_QEMU = ('apt-get', 'install', '-y', '--no-install-recommends', 'qemu-system-x86')
@@ -170,20 +171,13 @@ def run(boot: Boot) -> RigResult:
     started = time.monotonic()
     problem = ''
     try:
-        qemu = subprocess.run(
-            command_line(require_qemu(boot.machine.qemu), boot),
-            env={**os.environ, **boot.machine.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=boot.timeout + _GRACE_S,
-            check=False,
-        )
+        command = command_line(require_qemu(boot.machine.qemu), boot)
+        environment, limit_s = {**os.environ, **boot.machine.environment}, boot.timeout + _GRACE_S
+        qemu = ran(command, env=environment, stdin=subprocess.DEVNULL, timeout=limit_s)
         if qemu.returncode:
             raise RigError(f'QEMU ended with status {qemu.returncode}:\n{qemu.stdout}')
     except subprocess.TimeoutExpired:
-        problem = f'the guest did not end within {boot.timeout + _GRACE_S:.0f} s and was stopped'
+        problem = f'the guest did not end within {limit_s:.0f} s and was stopped'
     return _collect(boot, time.monotonic() - started, problem)
 
 
@@ -191,11 +185,8 @@ def command_line(qemu: str, boot: Boot) -> list[str]:
     """Return the arguments that start the guest: TCG, no network, an IOMMU, the NPU."""
     append = [
         *boot.machine.append,
-        'loglevel=6',  # enough on the serial log to see where a hang is
-        'log_buf_len=4M',
-        'panic=-1',
-        'oops=panic',
-        'mitigations=off',
+        # enough on the serial log to see where a hang is
+        'loglevel=6 log_buf_len=4M panic=-1 oops=panic mitigations=off',
         # the guest may pause for longer than these limits by default
         'rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60',
         # Debian builds it in but leaves it off. Frequent samples cost the guest time.

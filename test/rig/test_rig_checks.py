@@ -21,14 +21,21 @@ The whole node graph runs in the same boot, in every layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 import json
-from typing import Any
 
 from camera.jpeg_kit import need_decoder
 import pytest
 
-from .conftest import Boot, boot_suites, checks_of, GraphBoot, LONG_RUNS, MEMORY_SUITES, WANTED
+from .conftest import (
+    Boot,
+    boot_suites,
+    checks_of,
+    GraphBoot,
+    LONG_RUNS,
+    marked,
+    MEMORY_SUITES,
+    WANTED,
+)
 from .graph import check_names
 from .graph import checks_of as checks_of_run
 from .guest.graph_variants import VARIANTS
@@ -64,10 +71,7 @@ def test_the_kernel_is_content_with_webcams(usb_boot: Boot) -> None:
     usb_boot.kernel_must_be_content()
 
 
-def _params(names: Iterable[str]) -> list[Any]:
-    return [
-        pytest.param(name, marks=[pytest.mark.long] if name in LONG_RUNS else []) for name in names
-    ]
+_VARIANTS = marked(VARIANTS, LONG_RUNS.__contains__)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def _params(names: Iterable[str]) -> list[Any]:
             check,
             marks=[pytest.mark.long] if check in ('verify', 'subscriber') else param.marks,
         )
-        for param in _params(VARIANTS)
+        for param in _VARIANTS
         for check in check_names(param.values[0])
     ],
 )
@@ -93,7 +97,7 @@ def test_the_graph(variant: str, check: str, memory_boot: GraphBoot) -> None:
     )
 
 
-@pytest.mark.parametrize('variant', _params(VARIANTS))
+@pytest.mark.parametrize('variant', _VARIANTS)
 def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(
     variant: str, memory_boot: GraphBoot
 ) -> None:

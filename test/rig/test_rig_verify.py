@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import CAMERA_SUITES, checks_of, VerifyBoot
+from .conftest import CAMERA_SUITES, checks_of, marked, VerifyBoot
 from .guest.verifier import AFTERWARDS, FRAMES, NOTHING_AGAIN
 from .verdicts import (
     CASES,
@@ -45,10 +45,7 @@ pytestmark = pytest.mark.rig
 
 
 def _params(names: Iterable[str]) -> list[Any]:
-    """Return test parameters, marked if only the long form runs them."""
-    return [
-        pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in names
-    ]
+    return marked(names, lambda name: name not in SHORT)
 
 
 @pytest.mark.parametrize('name', _params(CASES))
@@ -123,10 +120,9 @@ def test_numbers_of_one_kind_count_the_same_window(camera_boot: VerifyBoot) -> N
 @pytest.mark.long
 def test_two_nodes_of_one_process_are_told_apart(camera_boot: VerifyBoot) -> None:
     outcome = camera_boot.case('second_node')
-    inference = [
-        process['node'] for process in outcome['processes'] if process['role'] == 'inference'
-    ]
-    assert sorted(inference) == ['/inference', '/second'], told(outcome)
+    roles = [(process['role'], process['node']) for process in outcome['processes']]
+    inference = sorted(node for role, node in roles if role == 'inference')
+    assert inference == ['/inference', '/second'], told(outcome)
 
 
 @pytest.mark.parametrize(
@@ -141,17 +137,16 @@ def test_exporters_are_named(name: str, exporter: str, camera_boot: VerifyBoot) 
     assert list(camera_boot.case(name)['checks']['I2']['exporters']) == [exporter]
 
 
-def test_the_verdict_has_a_timeline(camera_boot: VerifyBoot) -> None:
+def test_the_verdict_has_a_timeline_and_counts_waits_for_the_device(
+    camera_boot: VerifyBoot,
+) -> None:
     outcome = camera_boot.case('nothing')
+    detail = outcome['detail']
+    assert detail['fence_wait_lines'] + detail['fence_waits_by_poll'] >= FRAMES, detail
     events = json.loads(
         (camera_boot.result.artifacts / 'nothing' / 'timeline.json').read_text(encoding='utf-8')
     )['traceEvents']
     assert 'timeline' in outcome['files'] and len(events) > 10 * FRAMES
-
-
-def test_waits_for_the_device_are_counted(camera_boot: VerifyBoot) -> None:
-    detail = camera_boot.case('nothing')['detail']
-    assert detail['fence_wait_lines'] + detail['fence_waits_by_poll'] >= FRAMES, detail
 
 
 @pytest.mark.parametrize('name', _params(SABOTAGES))
@@ -223,15 +218,11 @@ def test_nothing_is_left_on_the_device(name: str, camera_boot: VerifyBoot) -> No
     assert not any(camera_boot.case(name)['left_on_device'].values())
 
 
-def test_no_buffer_is_left_in_the_kernel(camera_boot: VerifyBoot) -> None:
-    assert camera_boot.case(AFTERWARDS)['buffers'] == {}
-
-
-def test_nothing_is_left_in_the_kernel_s_tracing(camera_boot: VerifyBoot) -> None:
-    assert (
-        camera_boot.case(AFTERWARDS)['instances'] == []
-        and not camera_boot.case(AFTERWARDS)['dynamic_events']
-    )
+def test_no_buffer_and_nothing_of_its_tracing_is_left_in_the_kernel(
+    camera_boot: VerifyBoot,
+) -> None:
+    left = camera_boot.case(AFTERWARDS)
+    assert (left['buffers'], left['instances'], left['dynamic_events']) == ({}, [], '')
 
 
 @pytest.mark.parametrize('name', checks_of(CAMERA_SUITES))

@@ -149,23 +149,11 @@ def told(outcome: Mapping[str, Any]) -> str:
 def wrong_verdict(name: str, outcome: Mapping[str, Any]) -> str:
     """Return ``zc_verify``'s verdict if it is wrong by the tables above, else ''."""
     false = CASES[name]
-    found = {
-        check: (one.get('holds'), one.get('measured'))
-        for check, one in outcome.get('checks', {}).items()
-    }
+    checks, problems = outcome.get('checks', {}), outcome.get('problems')
+    found = {name: (one.get('holds'), one.get('measured')) for name, one in checks.items()}
     as_expected = found == {check: (check not in false, True) for check in INVARIANTS}
     ended = outcome.get('exit') == bool(false) and outcome.get('pass') is not bool(false)
-    good = (
-        as_expected
-        and ended
-        and outcome.get('frames', 0) >= FRAMES
-        and not outcome.get('problems')
-    )
-    return (
-        ''
-        if good
-        else (
-            f'expected to be false: {sorted(false)}; problems of the graph: '
-            f'{outcome.get("problems")}; {told(outcome)}'
-        )
-    )
+    if as_expected and ended and outcome.get('frames', 0) >= FRAMES and not problems:
+        return ''
+    wanted = f'expected to be false: {sorted(false)}'
+    return f'{wanted}; problems of the graph: {problems}; {told(outcome)}'

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 import fcntl
 import os
-import time
 from typing import Any
 from unittest import mock
 
 from camera.camera_options import camera_options
+import frame_kit
 from waiting import until
 
 from zc_perception.camera import camera as camera_module
@@ -143,14 +143,8 @@ class UntouchedCamera(SyntheticCamera):
         self._fill(slot)
         self._sequence += 1
         self._captured += 1
-        return Frame.publish_slot(
-            self._pool,
-            slot,
-            header=self._header(),
-            colorimetry=self.colorimetry,
-            sequence=self._sequence,
-            captured_ns=time.monotonic_ns(),
-        )
+        shown = {'header': self._header(), 'colorimetry': self.colorimetry}
+        return frame_kit.next_frame(self._pool, self._sequence, slot, **shown)
 
     def _fill(self, slot: Slot) -> None:
         """Leave the pixels as they are."""

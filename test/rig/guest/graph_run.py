@@ -54,6 +54,8 @@ from zc_perception.detection.detections import Detections  # noqa: E402
 from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
 from zc_perception.npu.scheduler import InFlight  # noqa: E402
 
+# zc_verify's patience, besides a second for each frame: nodes must not end before it has measured.
+PATIENCE_S = 720.0
 # Period of reading the kernel's lists, which takes the guest half a second.
 PERIOD_S = 1.5 if LONG else 4.0
 _MAP_LINE = re.compile(r'^\S+ \S+ \S+ \S+ (\d+)\s+(/dmabuf:|/dev/video)\S*')
@@ -146,11 +148,6 @@ class FrameChecker:
         })  # fmt: skip
 
 
-def _patience(frames: int) -> float:
-    """Return zc_verify's patience: nodes must not end before it has measured."""
-    return 720.0 + frames
-
-
 def _figures(frames: list[dict[str, Any]], watch: Watch, trace: str) -> dict[str, Any]:
     submitted = {inode for frame in frames for inode in frame['inodes']}
     span_s = (
@@ -193,7 +190,7 @@ def run_variant(
             running.graph.inference.observers.append(checker.observe)
             watch = Watch(running.inodes)
             running.start(readers)
-            eventually(lambda: len(checker.frames) > 3 or bool(running.problems), _patience(0))
+            eventually(lambda: len(checker.frames) > 3 or bool(running.problems), PATIENCE_S)
             if verified:
                 watched = ['--pid', str(os.getpid()), '--frames', str(verified), *options]
                 verifier = Verifier(out, watched)
@@ -203,7 +200,7 @@ def run_variant(
                         (len(checker.frames) >= wanted and (verifier is None or verifier.measured))
                         or bool(running.problems)
                     ),
-                    _patience(wanted),
+                    PATIENCE_S + wanted,
                 )
                 watch.look()
             nodes = running.figures()

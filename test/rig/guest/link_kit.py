@@ -50,13 +50,11 @@ from .package_kit import Child, crcs, maps_lines, publish, start
 _LINK = Path(__file__).resolve().parents[2] / 'link'
 sys.path += [str(_LINK / 'wire'), str(_LINK / 'shared_memory')]
 
-from memory_link import connected, receive  # noqa: E402, I100
+from memory_link import connected, PATIENCE_S, PUBLISHER, receive  # noqa: E402, I100
 from wire_process import build_consumer, ConsumerProcess, FRAMES_READ  # noqa: E402, F401
 
-PUBLISHER = 'f' * 32
 #: Variable with the path of the C consumer, compiled before the guest was started.
 PROGRAM = 'ZC_WIRE_CONSUMER'
-PATIENCE_S = 60.0
 _ANY_MEMORY = Requirements(memory=3)
 
 

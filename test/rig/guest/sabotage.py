@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 import mmap
 import os
 from pathlib import Path
@@ -33,6 +34,7 @@ import subprocess
 import sys
 import threading
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from waiting import eventually
@@ -135,12 +137,8 @@ def _importing(
     """Replace how the accelerator imports frames, in its own thread."""
     npu = running.graph.inference.accelerator
     assert isinstance(npu, AxlAccelerator)
-    overridden: Any = npu
-    overridden.import_frame = lambda frame: choose(npu, frame)
-    try:
+    with mock.patch.object(npu, 'import_frame', partial(choose, npu)):
         yield
-    finally:
-        del overridden.import_frame
 
 
 def _import(npu: AxlAccelerator, layout: ImageLayout, buffer: DmaBuf) -> int:

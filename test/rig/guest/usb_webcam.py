@@ -109,16 +109,13 @@ def string(number: int) -> bytes | None:
 
 def configuration(packet: int) -> bytes:
     """Return the configuration at a speed whose bulk packets have this many bytes."""
-    interfaces = _association() + _control_interface() + _streaming_interface(packet)
+    association = struct.pack('<8B', 8, 0x0B, CONTROL_INTERFACE, 2, 0x0E, 3, 0, 0)
+    interfaces = association + _control_interface() + _streaming_interface(packet)
     return struct.pack('<BBHBBBBB', 9, 2, 9 + len(interfaces), 2, 1, 0, 0x80, 250) + interfaces
 
 
 def endpoint(packet: int) -> bytes:
     return struct.pack('<BBBBHB', 7, 5, ENDPOINT, 2, packet, 0)
-
-
-def _association() -> bytes:
-    return struct.pack('<8B', 8, 0x0B, CONTROL_INTERFACE, 2, 0x0E, 3, 0, 0)
 
 
 def _control_interface() -> bytes:
@@ -279,16 +276,8 @@ class Webcam:
         """Register with GadgetFS, so that the host sees the device."""
         if not HOME.is_dir():
             HOME.mkdir()
-            os.spawnl(
-                os.P_WAIT,
-                os.environ['RIG_BUSYBOX'],
-                'busybox',
-                'mount',
-                '-t',
-                'gadgetfs',
-                'gadgetfs',
-                str(HOME),
-            )
+            mount = ('busybox', 'mount', '-t', 'gadgetfs', 'gadgetfs', str(HOME))
+            os.spawnv(os.P_WAIT, os.environ['RIG_BUSYBOX'], mount)
         (controller,) = [path for path in HOME.iterdir() if path.name.startswith('dummy')]
         self._control = os.open(controller, os.O_RDWR)
         os.write(
