@@ -95,8 +95,7 @@ def _packets(raw: bytes) -> None:
     kind = wire.message_type(packet)
     name = kind.name.lower().replace('buffer_retired', 'retired')
     if name in ('release', 'frame'):
-        buffer = memoryview(bytearray(MAX_PACKET))
-        buffer[: len(packet)] = packet
+        buffer = memoryview(bytearray(packet).ljust(MAX_PACKET, b'\0'))
         getattr(wire, f'parse_{name}')(buffer, len(packet))
     else:
         getattr(wire, f'parse_{name}')(packet)
@@ -113,14 +112,12 @@ def _announcement(raw: bytes) -> None:
         assert Announcement.from_json(found.to_json()) == found
 
 
-def _parameters(raw: bytes) -> None:
-    with _file(raw, '.yaml') as path:
-        read_parameter_yaml(str(path))
+def _yaml(read: Callable[[str], object]) -> Target:
+    def read_file(raw: bytes) -> None:
+        with _file(raw, '.yaml') as path:
+            read(str(path))
 
-
-def _manifest(raw: bytes) -> None:
-    with _file(raw, '.yaml') as path:
-        load_manifest(str(path))
+    return Target(read_file, suffix='yaml')
 
 
 def _text(read: Callable[..., object], *more: object) -> Callable[[bytes], object]:
@@ -179,8 +176,8 @@ def _frame_log(raw: bytes) -> None:
 TARGETS: dict[str, Target] = {
     'wire': Target(_packets),
     'announcements': Target(_announcement, (), 'json'),
-    'parameters': Target(_parameters, suffix='yaml'),
-    'manifests': Target(_manifest, suffix='yaml'),
+    'parameters': _yaml(read_parameter_yaml),
+    'manifests': _yaml(load_manifest),
     'calibrations': Target(_text(parse_calibration, 'a.yaml'), suffix='yaml'),
     'recordings': Target(_played('.mcap')),
     'bags_mcap': Target(_played('.mcap')),
@@ -289,11 +286,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tried, found = fuzz(name, options.seconds / len(options.targets), options.seed)
         print(f'{name}: {tried} tried, {len(found)} broke it', flush=True)
         for content, text in found:
-            path = (
-                CORPUS
-                / name
-                / f'found-{hashlib.sha256(content).hexdigest()[:12]}.{TARGETS[name].suffix}'
-            )
+            digest = hashlib.sha256(content).hexdigest()[:12]
+            path = CORPUS / name / f'found-{digest}.{TARGETS[name].suffix}'
             path.write_bytes(content)
             print(f'{path}\n{text}')
         broken += len(found)

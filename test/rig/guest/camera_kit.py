@@ -124,12 +124,9 @@ def until_raises(camera: Camera, kind: type[CameraError], *words: str) -> None:
 
 def set_controls(path: str, **values: Any) -> None:
     """Set controls of a device, from which another one may stream."""
-    device = V4l2Device.open(path)
-    try:
+    with closing(V4l2Device.open(path)) as device:
         for name, value in values.items():
             V4l2Controls(device).set(name, value)
-    finally:
-        device.close()
 
 
 class UntouchedCamera(SyntheticCamera):
@@ -206,13 +203,3 @@ class OneMemfd:
 
     def close(self) -> None:
         self._memory.close()
-
-
-def writing_camera(heap: OneMemfd) -> type[UntouchedCamera]:
-    """Return a camera class that writes each frame through the memfd, without a mapping."""
-
-    class WritingCamera(UntouchedCamera):
-        def _fill(self, slot: Slot) -> None:
-            heap.write(slot.buffers[0], bytes([self._sequence % 256]) * slot.layout.buffer_size(0))
-
-    return WritingCamera

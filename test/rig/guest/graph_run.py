@@ -190,15 +190,18 @@ def run_variant(
             running.graph.inference.observers.append(checker.observe)
             watch = Watch(running.inodes)
             running.start(readers)
-            eventually(lambda: len(checker.frames) > 3 or bool(running.problems), PATIENCE_S)
+            eventually(lambda: len(checker.frames) > 3 or running.problems, PATIENCE_S)
             if verified:
                 watched = ['--pid', str(os.getpid()), '--frames', str(verified), *options]
                 verifier = Verifier(out, watched)
             with watch.running(PERIOD_S):
                 eventually(
                     lambda: (
-                        (len(checker.frames) >= wanted and (verifier is None or verifier.measured))
-                        or bool(running.problems)
+                        (
+                            len(checker.frames) >= wanted
+                            and (verifier is None or verifier.measured.is_set())
+                        )
+                        or running.problems
                     ),
                     PATIENCE_S + wanted,
                 )

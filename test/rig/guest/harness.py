@@ -159,12 +159,12 @@ def run(checks: dict[str, Check], results: Path) -> bool:
             )
         except Exception:
             outcome[name] = traceback.format_exc()
-        if outcome[name]:
+        text = outcome[name]
+        if text:
             # Descriptors left by a failed check must not fail the next check too.
             gc.collect()
             for fd in _open_fds() - fds:
                 os.close(fd)
-        text = outcome[name]
         said = 'not here' if text.startswith(NOT_HERE) else 'FAILED' if text else 'passed'
         print(f'{time.monotonic() - started:7.2f} s  {said}  {name}\n{text}'.rstrip(), flush=True)
         results.write_text(json.dumps(outcome, indent=1))

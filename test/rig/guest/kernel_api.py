@@ -151,40 +151,27 @@ def heap_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
         if access != os.O_RDWR:
             raise NotHere('this kernel has no dma_heap/system')
         return udmabuf_buffer(size)
-    heap = os.open('/dev/dma_heap/system', os.O_RDWR | os.O_CLOEXEC)
-    try:
-        argument = bytearray(struct.pack('QIIQ', size, 0, access | os.O_CLOEXEC, 0))
+    argument = bytearray(struct.pack('QIIQ', size, 0, access | os.O_CLOEXEC, 0))
+    with open('/dev/dma_heap/system', 'rb+', buffering=0) as heap:
         fcntl.ioctl(heap, _HEAP_ALLOC, argument)
-    finally:
-        os.close(heap)
     return Buffer(struct.unpack_from('QI', argument)[1])
 
 
 def udmabuf_buffer(size: int) -> Buffer:
     size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = os.memfd_create('frame', os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-    device = os.open('/dev/udmabuf', os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with open(memory, 'rb+', buffering=0), open('/dev/udmabuf', 'rb+', buffering=0) as device:
         os.ftruncate(memory, size)
         fcntl.fcntl(memory, _F_ADD_SEALS, _F_SEAL_SHRINK)
-        return Buffer(
-            fcntl.ioctl(
-                device, _UDMABUF_CREATE, bytearray(struct.pack('IIQQ', memory, 1, 0, size))
-            )
-        )
-    finally:
-        os.close(device)
-        os.close(memory)
+        argument = bytearray(struct.pack('IIQQ', memory, 1, 0, size))
+        return Buffer(fcntl.ioctl(device, _UDMABUF_CREATE, argument))
 
 
 def shadow_buffer(size: int) -> Buffer:
     """Allocate from the exporter whose buffers are stale without SYNC."""
-    device = os.open('/dev/axl_shadow', os.O_RDWR | os.O_CLOEXEC)
-    try:
-        argument = bytearray(struct.pack('QIi', size, os.O_RDWR | os.O_CLOEXEC, -1))
+    argument = bytearray(struct.pack('QIi', size, os.O_RDWR | os.O_CLOEXEC, -1))
+    with open('/dev/axl_shadow', 'rb+', buffering=0) as device:
         fcntl.ioctl(device, _SHADOW_ALLOC, argument)
-    finally:
-        os.close(device)
     return Buffer(struct.unpack('QIi', argument)[2])
 
 

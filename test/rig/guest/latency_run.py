@@ -103,21 +103,14 @@ def done_us(trace: str) -> dict[int, int]:
     return found
 
 
-class Stopwatch:
-    def __init__(self) -> None:
-        self.frames: list[tuple[int, int, int, int]] = []
+class Stopwatch(list[tuple[int, int, int, int]]):
+    """Per frame: when it was captured, submitted, ready, and published."""
 
     def observe(self, entry: InFlight, found: Detections) -> None:
         now_ns = time.monotonic_ns()
         assert isinstance(entry.job, AxlJob)
-        self.frames.append(
-            (
-                entry.frame.data.captured_ns,
-                entry.submitted_ns,
-                fence_info(entry.job.fence.fileno()).timestamp_ns,
-                now_ns,
-            )
-        )
+        ready_ns = fence_info(entry.job.fence.fileno()).timestamp_ns
+        self.append((entry.frame.data.captured_ns, entry.submitted_ns, ready_ns, now_ns))
 
 
 def set_priority(running: RunningGraph, priority: int) -> None:
@@ -149,18 +142,13 @@ def series(
 ) -> dict[str, list[int]]:
     set_priority(running, priority)
     with busy():
-        begin = len(stopwatch.frames) + _SETTLING
-        eventually(lambda: len(stopwatch.frames) >= begin, _PATIENCE_S, _rarely)
+        begin = len(stopwatch) + _SETTLING
+        eventually(lambda: len(stopwatch) >= begin, _PATIENCE_S, _rarely)
         with recording():
-            begin = len(stopwatch.frames)
-            eventually(
-                lambda: (
-                    len(stopwatch.frames) >= begin + wanted + _MARGIN or bool(running.problems)
-                ),
-                _PATIENCE_S,
-                _rarely,
-            )
-            frames, done = stopwatch.frames[begin:], done_us(trace_text())
+            begin = len(stopwatch)
+            end = begin + wanted + _MARGIN
+            eventually(lambda: len(stopwatch) >= end or running.problems, _PATIENCE_S, _rarely)
+            frames, done = stopwatch[begin:], done_us(trace_text())
     assert not running.problems, running.problems
     known = [
         (done[captured // 1000] * 1000, *times)
@@ -186,7 +174,7 @@ def main() -> int:
     ):
         running.graph.inference.observers.append(stopwatch.observe)
         running.start()
-        assert eventually(lambda: len(stopwatch.frames) > _SETTLING, _PATIENCE_S, _rarely), (
+        assert eventually(lambda: len(stopwatch) > _SETTLING, _PATIENCE_S, _rarely), (
             running.figures()
         )
         raise_the_camera()

@@ -297,8 +297,7 @@ def crcs(frame: Frame) -> list[int]:
 def kernel_crcs(frame: Frame) -> list[int]:
     """Return the CRC of each plane by the exporter's own mapping, without one in a process."""
     data, found = frame.data, []
-    probe = os.open('/dev/axl_probe', os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with open('/dev/axl_probe', 'rb+', buffering=0) as probe:
         for plane, element in zip(data.planes, data.layout.format.planes, strict=True):
             rows = element.row_bytes(data.width), plane.stride, element.rows(data.height)
             argument = bytearray(
@@ -306,8 +305,6 @@ def kernel_crcs(frame: Frame) -> list[int]:
             )
             fcntl.ioctl(probe, _PROBE_CRC, argument)
             found.append(struct.unpack(_PROBE, argument)[5])
-    finally:
-        os.close(probe)
     return found
 
 

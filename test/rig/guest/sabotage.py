@@ -23,7 +23,7 @@ away.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 import mmap
@@ -147,14 +147,12 @@ def _import(npu: AxlAccelerator, layout: ImageLayout, buffer: DmaBuf) -> int:
 
 @contextmanager
 def _decoy(running: Running) -> Iterator[tuple[ImageLayout, DmaBuf]]:
-    heap, _ = open_heap(any_heap())
     layout = running.graph.capture.camera.slots[0].layout
-    buffer = heap.allocate(layout.buffer_size(0))
-    try:
+    with (
+        closing(open_heap(any_heap())[0]) as heap,
+        closing(heap.allocate(layout.buffer_size(0))) as buffer,
+    ):
         yield layout, buffer
-    finally:
-        buffer.close()
-        heap.close()
 
 
 @contextmanager
@@ -388,13 +386,9 @@ def _has_looked() -> bool:
     for process in Path('/proc').glob('[0-9]*'):
         with suppress(OSError):
             if b'zc_perception.verify.zc_verify' in (process / 'cmdline').read_bytes():
-                open_files = {
-                    os.readlink(link).rpartition('/')[2] for link in (process / 'fd').iterdir()
-                }
-                return (
-                    'trace_pipe' in open_files
-                    and (process / 'syscall').read_text().split()[0] in _WAITING
-                )
+                files = [os.readlink(link) for link in (process / 'fd').iterdir()]
+                waits = (process / 'syscall').read_text().split()[0] in _WAITING
+                return waits and any(file.endswith('/trace_pipe') for file in files)
     return False
 
 
@@ -444,18 +438,10 @@ def _camera_mapped_by_another_name(running: Running) -> Iterator[None]:
 @contextmanager
 def mapped_by_the_device(path: str, size: int) -> Iterator[None]:
     """Map a camera's first buffer by its video device, and not by its dma-buf."""
-    device = V4l2Device.open(path)
-    try:
+    with closing(V4l2Device.open(path)) as device, open(path, 'rb+', buffering=0) as file:
         (offset,) = device.query_offsets(0, 1)
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset)
-        finally:
-            os.close(fd)
-        with memory:
+        with mmap.mmap(file.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset):
             yield
-    finally:
-        device.close()
 
 
 def _nothing(running: Running, spectator: Consumer) -> AbstractContextManager[None]:

@@ -106,7 +106,7 @@ class Verifier:
         self.out = out
         out.mkdir(parents=True, exist_ok=True)
         self._lines: list[str] = []
-        self._measured = threading.Event()
+        self.measured = threading.Event()
         self._warm = warm
         self._status: int | None = None
         words = ['--output', str(out), '--seconds', str(_MEASURE_S), *options]
@@ -134,12 +134,8 @@ class Verifier:
                 break
             self._lines.append(line.rstrip())
             if line.startswith(MEASURED):
-                self._measured.set()
-        self._measured.set()
-
-    @property
-    def measured(self) -> bool:
-        return self._measured.is_set()
+                self.measured.set()
+        self.measured.set()
 
     def result(self) -> dict[str, Any]:
         """Wait for the end; return result.json with ``exit`` and ``said``."""

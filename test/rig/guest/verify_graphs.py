@@ -45,11 +45,12 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import Slot
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 
 from . import sabotage
-from .camera_kit import OneMemfd, ShadowHeap, unmapped, UntouchedCamera, writing_camera
+from .camera_kit import OneMemfd, ShadowHeap, unmapped, UntouchedCamera
 from .graph_kit import MODEL, ros, RunningGraph
 from .graph_variants import HEIGHT, SINGLE, SLOW, SLOW_FPS, Variant, WIDTH
 from .kernel_api import bufinfo
@@ -142,24 +143,15 @@ def _of_heap(
         return _streaming(out, capture)
 
 
-def known_exporter(out: Path) -> Outcome:
-    return _of_heap(out, lambda name: working_heaps('dma_heap/system'))
-
-
-def udmabuf(out: Path) -> Outcome:
-    """Use buffers of memfds that no process has open any more."""
-    return _of_heap(out, lambda name: working_heaps('udmabuf'))
-
-
 def writes_through_a_memfd(out: Path) -> Outcome:
-    """Use buffers of a memfd that the camera has kept."""
+    """Use buffers of a memfd that the camera has kept; it writes them without a mapping."""
     heap = OneMemfd()
-    return _of_heap(out, lambda name: OfferedHeaps.only(heap), writing_camera(heap))
 
+    class WritingCamera(UntouchedCamera):
+        def _fill(self, slot: Slot) -> None:
+            heap.write(slot.buffers[0], bytes([self._sequence % 256]) * slot.layout.buffer_size(0))
 
-def unknown_exporter(out: Path) -> Outcome:
-    """Use buffers of an unknown exporter."""
-    return _of_heap(out, lambda name: OfferedHeaps.only(ShadowHeap()))
+    return _of_heap(out, lambda name: OfferedHeaps.only(heap), WritingCamera)
 
 
 def _streaming(
@@ -184,11 +176,6 @@ def _of_pipeline(pipeline: str) -> dict[str, Any]:
 
 
 _DRIVERS_BUFFERS = _of_pipeline(f'v4l2src device={SINGLE} io-mode=dmabuf ! {_NV12}')
-
-
-def gstreamer_dmabuf(out: Path) -> Outcome:
-    """Run a pipeline that passes the driver's own buffers on."""
-    return _streaming(out, _DRIVERS_BUFFERS)
 
 
 def maps_a_pipelines_camera(out: Path) -> Outcome:
@@ -251,9 +238,15 @@ def unixfd(out: Path) -> Outcome:
 
 #: Cases that have a graph of their own.
 GRAPHS: dict[str, Callable[[Path], Outcome]] = {
-    graph.__name__: graph
-    for graph in (
-        known_exporter, unknown_exporter, udmabuf, writes_through_a_memfd, plain_link,
-        gstreamer_dmabuf, gstreamer_copy, unixfd, maps_a_pipelines_camera,
-    )
-}  # fmt: skip
+    'known_exporter': lambda out: _of_heap(out, lambda name: working_heaps('dma_heap/system')),
+    'unknown_exporter': lambda out: _of_heap(out, lambda name: OfferedHeaps.only(ShadowHeap())),
+    # Memfds that no process has open any more.
+    'udmabuf': lambda out: _of_heap(out, lambda name: working_heaps('udmabuf')),
+    'writes_through_a_memfd': writes_through_a_memfd,
+    'plain_link': plain_link,
+    # It passes the driver's own buffers on.
+    'gstreamer_dmabuf': lambda out: _streaming(out, _DRIVERS_BUFFERS),
+    'gstreamer_copy': gstreamer_copy,
+    'unixfd': unixfd,
+    'maps_a_pipelines_camera': maps_a_pipelines_camera,
+}
