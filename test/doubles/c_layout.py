@@ -38,11 +38,11 @@ _FIELD = re.compile(
     r'(?P<type>[\w ]+?)\s*(?P<pointer>\*?)\s*(?P<name>\w+)(?P<lengths>(?:\[[^\]]+\])*)'
 )
 _MACRO = re.compile(r'^#define[ \t]+(\w+)[ \t]+\S', re.MULTILINE)
-_INTEGERS = {'int': 'signed', 'int32_t': 'signed', 'size_t': 'unsigned', 'uint8_t': 'unsigned',
-             'uint32_t': 'unsigned',
-             '__s32': 'signed', '__u32': 'unsigned', '__u64': 'unsigned',
-             'uint64_t': 'unsigned', 'double': 'float', '_Bool': 'bool', 'char': 'text',
-             'cudaStream_t': 'pointer'}  # fmt: skip
+_INTEGERS = {
+    **dict.fromkeys(('int', 'int32_t', '__s32'), 'signed'), 'double': 'float', '_Bool': 'bool',
+    **dict.fromkeys(('size_t', 'uint8_t', 'uint32_t', 'uint64_t', '__u32', '__u64'), 'unsigned'),
+    'char': 'text', 'cudaStream_t': 'pointer',
+}  # fmt: skip
 
 
 def _printed(source: str, folder: Path, options: Sequence[object], **run: Any) -> str:
@@ -170,16 +170,15 @@ def python_layout(
     structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, int]]
 ) -> Layout:
     names = {struct: name for name, struct in structs.items()}
-    layout: Layout = {'structs': {}, 'enums': {}}
+    layout: Layout = {'structs': {}}
     for name, struct in structs.items():
         fields = []
         for field, kind, *_ in struct._fields_:
             place = getattr(struct, field)
             fields.append([field, place.offset, place.size, _kind(kind, names)])
         layout['structs'][name] = {'sizeof': ctypes.sizeof(struct), 'fields': fields}
-    for name, values in enums.items():
-        layout['enums'][name] = {enumerator: int(value) for enumerator, value in values.items()}
-    return layout
+    numbers = {name: {key: int(n) for key, n in values.items()} for name, values in enums.items()}
+    return {**layout, 'enums': numbers}
 
 
 def _kind(field_type: Any, names: Mapping[Any, str]) -> str:

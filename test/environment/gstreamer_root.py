@@ -76,10 +76,9 @@ class Recipe:
 OWN = Recipe(
     'gstreamer', 3, '17 MB',
     ('libgstreamer1.0-0', 'libgstreamer-plugins-base1.0-0', 'gstreamer1.0-plugins-base',
-     'gstreamer1.0-plugins-good',
-     'gstreamer1.0-plugins-bad', 'gstreamer1.0-plugins-ugly', 'libgstreamer-plugins-bad1.0-0',
-     'libgstreamer1.0-dev', 'libgstreamer-plugins-base1.0-dev', 'libglib2.0-dev', 'libgudev-1.0-0',
-     'libdrm2', 'libffi8', 'libpcre2-8-0'),
+     'gstreamer1.0-plugins-good', 'gstreamer1.0-plugins-bad', 'gstreamer1.0-plugins-ugly',
+     'libgstreamer-plugins-bad1.0-0', 'libgstreamer1.0-dev', 'libgstreamer-plugins-base1.0-dev',
+     'libglib2.0-dev', 'libgudev-1.0-0', 'libdrm2', 'libffi8', 'libpcre2-8-0'),
     (('libgstreamer1.0-0', 'libglib2.0-0'), ('libgstreamer1.0-0', 'libdw1?'),
      ('libgstreamer1.0-0', 'libunwind8?'), ('libdw1?', 'libelf1?'),
      ('libgstreamer-plugins-base1.0-0', 'liborc-0.4-0'), ('gstreamer1.0-plugins-good', 'libv4l-0'),
@@ -88,8 +87,7 @@ OWN = Recipe(
      ('gstreamer1.0-plugins-bad', 'libopenh264-')),
     ('app', 'audiotestsrc', 'coreelements', 'jpeg', 'multifile', 'openh264', 'playback',
      'rawparse', 'typefindfunctions', 'video4linux2', 'videocrop', 'videofilter', 'videorate',
-     'videoconvertscale', 'videoconvert', 'videoparsersbad', 'videoscale', 'videotestsrc',
-     'x264'),
+     'videoconvertscale', 'videoconvert', 'videoparsersbad', 'videoscale', 'videotestsrc', 'x264'),
     ('app', 'coreelements', 'video4linux2', 'videotestsrc', 'videoparsersbad', 'x264'),
 )  # fmt: skip
 NEWER = Recipe(
@@ -99,12 +97,11 @@ NEWER = Recipe(
      'gstreamer1.0-plugins-ugly', 'libgstreamer-plugins-bad1.0-0', 'libatomic1', 'libblkid1',
      'libbz2-1.0', 'libc6', 'libcap2', 'libdrm2', 'libdw1t64', 'libelf1t64', 'libffi8',
      'libgcc-s1', 'libglib2.0-0t64', 'liblzma5', 'libmount1', 'libopenh264-8', 'liborc-0.4-0t64',
-     'libpcre2-8-0', 'libselinux1', 'libstdc++6',
-     'libunwind8', 'libx264-164', 'libzstd1', 'zlib1g'),
+     'libpcre2-8-0', 'libselinux1', 'libstdc++6', 'libunwind8', 'libx264-164', 'libzstd1',
+     'zlib1g'),
     (),
     ('app', 'coreelements', 'openh264', 'rawparse', 'typefindfunctions', 'unixfd',
-     'videoconvertscale', 'videoparsersbad', 'videorate',
-     'videotestsrc', 'x264'),
+     'videoconvertscale', 'videoparsersbad', 'videorate', 'videotestsrc', 'x264'),
     ('app', 'coreelements', 'openh264', 'unixfd', 'videoconvertscale', 'videoparsersbad',
      'videotestsrc', 'x264'),
     suite='trixie',
@@ -157,11 +154,7 @@ class GStreamerRoot:
 
 
 def root() -> GStreamerRoot:
-    """
-    Return the root of the machine's own release; fetch it if tree and cache lack it.
-
-    :raises SetupError: the packages can't be fetched; the message gives the cause.
-    """
+    """Return the root of the machine's own release; raise SetupError if it can't be fetched."""
     return _made(OWN)
 
 

@@ -40,16 +40,13 @@ if TYPE_CHECKING:
     from faults.stage import Stage
 
 HELD, BROKEN, ABSENT = 'held', 'broken', 'absent'
+# Who may stand by; see :class:`Fault`.
 WITNESS, INFERENCE = 'witness', 'inference'
-"""Who may stand by; see :class:`Fault`."""
+# How long a bystander may be without a frame, besides the time that nothing ran: two shared
+# processors may keep any process from running.
 MOST_PAUSE_S = 1.0
-"""How long a bystander may be without a frame, besides the time that nothing ran.
-
-Two shared processors may keep any process from running."""
+# The share of the camera's frames that it must publish: one that starves loses nothing.
 LEAST_RATE = 0.5
-"""The share of the camera's frames that it must publish.
-
-A camera that starves publishes less and loses nothing."""
 EVERYBODY = (WITNESS, INFERENCE)
 
 

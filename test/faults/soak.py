@@ -74,22 +74,16 @@ CAMERAS = ('front', 'left', 'right', 'rear')
 MOST_GROWTH_MB = 0.5
 MOST_PAUSE_S = 2.0
 KILL_EVERY_S = 5.0
+# A kill waits so long for the consumer to hold frames, where the machine is busy.
 MOST_PATIENCE_S = 10.0
-"""A kill waits so long for the consumer to hold frames, where the machine is busy."""
 FRAMERATE = 10.0
 SLOTS = 16
+# Frame buffers of the process, and mappings; each has a descriptor, and so has its mapping.
 MOST_BUFFERS = len(CAMERAS) * SLOTS
-"""Frame buffers of the process, and mappings of them.
-
-Each has a descriptor, and so has its mapping."""
+# How many more descriptors the middleware may have: it keeps a killed participant's for 20 s.
 MOST_MIDDLEWARE = 10
-"""How many more descriptors the middleware may have.
-
-It keeps those of a killed participant for its lease of 20 s."""
+# The share of the changes that may have no answer: a service may not be found yet.
 MOST_MISSING = 0.1
-"""The share of the changes, one a second, that may have no answer.
-
-A service may not be found yet."""
 _VALUES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ('inference', 'score_threshold', (0.3, 0.5, -1.0)),
     ('capture', 'image_encoding', ('rgb8', 'mono8', 'bgr8')),

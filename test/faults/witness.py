@@ -45,10 +45,8 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 
 NAME = 'fault_witness'
+# How many frames may wait for it: a second's, so that a busy moment costs it none.
 DEPTH = 30
-"""How many frames may wait for it: a second's.
-
-So a machine that is busy for a moment costs it none."""
 
 
 class Stalls:

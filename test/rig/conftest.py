@@ -97,12 +97,9 @@ class Boot:
 
     def must_hold(self, name: str) -> None:
         """Fail the test if the guest did not reach this check, or with the check's traceback."""
-        if name not in self.outcome:
-            pytest.fail(
-                f'the guest did not get to this check\n{self.result.report()}', pytrace=False
-            )
-        if self.outcome[name]:
-            pytest.fail(self.outcome[name], pytrace=False)
+        missing = f'the guest did not get to this check\n{self.result.report()}'
+        if text := self.outcome.get(name, missing):
+            pytest.fail(text, pytrace=False)
 
     def kernel_must_be_content(self) -> None:
         """Fail the test if the kernel complained, whatever the checks say."""
@@ -217,14 +214,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section('kernel rig')
     for name in dict.fromkeys(name for name, _ in boots):
         results = [result for file, result in boots if file == name]
-        seconds, complaints = (
-            sum(result.wall_s for result in results),
-            sum(len(result.complaints) for result in results),
-        )
-        terminalreporter.write_line(
-            f'{name:24s} {len(results):2d} boots {seconds:7.1f} s  {complaints} complaints of '
-            'the kernel'
-        )
+        seconds = sum(result.wall_s for result in results)
+        complaints = sum(len(result.complaints) for result in results)
+        text = f'{name:24s} {len(results):2d} boots {seconds:7.1f} s'
+        terminalreporter.write_line(f'{text}  {complaints} complaints of the kernel')
     terminalreporter.write_line(
         f'{"all":24s} {len(boots):2d} boots {sum(result.wall_s for _, result in boots):7.1f} s'
     )

@@ -96,13 +96,10 @@ def _map(frame: Frame) -> None:
         assert planes[0].shape == (frame.data.height, frame.data.width)
 
 
-@contextmanager
-def _spectator_that(act: Callable[[Frame], None], spectator: Consumer) -> Iterator[None]:
-    spectator.act = act
-    try:
-        yield
-    finally:
-        spectator.act = look_at_the_header
+def _spectator_that(
+    act: Callable[[Frame], None], spectator: Consumer
+) -> AbstractContextManager[Any]:
+    return mock.patch.object(spectator, 'act', act)
 
 
 @contextmanager
@@ -444,16 +441,11 @@ def mapped_by_the_device(path: str, size: int) -> Iterator[None]:
             yield
 
 
-def _nothing(running: Running, spectator: Consumer) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 Saboteur = Callable[[Running, Consumer], Any]
 
 #: Sabotages of a running graph, in this order. The last leaves a mapping behind.
 SABOTAGES: dict[str, Saboteur] = {
-    **dict.fromkeys(('nothing', *NOTHING_AGAIN), _nothing),
-    'nobody': _nothing,
+    **dict.fromkeys(('nothing', *NOTHING_AGAIN, 'nobody'), lambda *_: nullcontext()),
     'copies_with_numpy': lambda running, spectator: _spectator_that(_copy_with_numpy, spectator),
     'copies_row_by_row': lambda running, spectator: _copying_rows(spectator),
     'submits_an_old_decoy': lambda running, spectator: _submit_an_old_decoy(running),
