@@ -68,17 +68,17 @@ test-kilted: env-kilted fixtures
 	.venv-kilted/bin/python $(PYTEST) $(ROS_TESTS) $(TEST_ARGS)
 
 rig: env
-	$(RUN) test/rig/run_rig.py $(RIG_ARGS)
+	$(RUN) test/rig/cli.py graph $(RIG_ARGS)
 
 rig-full: rig fixtures
 	ZC_RIG=required $(RUN) -m pytest test -m rig $(TEST_ARGS)
 
 rig-rt: env fixtures
-	$(RUN) test/rig/latency.py $(RT_ARGS)
+	$(RUN) test/rig/cli.py latency $(RT_ARGS)
 	ZC_RIG=required ZC_RIG_KERNEL=rt-amd64 $(RUN) -m pytest test -m rig $(TEST_ARGS)
 
 rig-arm64: env
-	$(RUN) test/rig/run_rig_arm64.py $(RIG_ARGS)
+	$(RUN) test/rig/cli.py arm64 $(RIG_ARGS)
 
 # The peers are measured, not needed: a failure to get one makes it absent.
 bench: env

@@ -23,17 +23,19 @@ cross compiler come from Debian's packages where they are not installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import compileall
 from dataclasses import dataclass
 from functools import partial
 import hashlib
 import importlib.metadata
+import json
 import os
 from pathlib import Path
 import shutil
 import sys
 from typing import Any
+from unittest import mock
 import zipfile
 
 from environment.debian_packages import fetch, fetch_with_dependencies, unpack
@@ -41,7 +43,14 @@ from environment.errors import SetupError
 from environment.paths import ROOT, scratch_folder
 
 from . import build, machine, packages, RigError, RigUnavailable
+from .graph import GUEST
+from .guest.graph_variants import MEMORY_MIB, VIVID
+from .guest.harness import NOT_HERE
+from .guest.link_kit import build_consumer
+from .guest.verifier import AFTERWARDS
+from .machine import RigResult
 from .rig import Rig
+from .verdicts import wrong_verdict
 
 ARCHITECTURE = 'arm64'
 PYTHON = '/usr/bin/python3.11'
@@ -63,6 +72,7 @@ _WHEELS = (
 _PLATFORMS = [f'manylinux{version}_aarch64' for version in ('2014', '_2_17', '_2_27', '_2_28')]
 #: Version of the root's format; part of the root's key.
 _FORMAT = 1
+_TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -212,3 +222,131 @@ def compile_for_guest(*folders: Path) -> None:
     if sys.version_info[:2] == (3, 11):
         for folder in folders:
             compileall.compile_dir(folder, quiet=2)
+
+
+#: By guest, its parts of ``arm64_checks.py``. Each guest waits for a third of its time, so three
+#: run; the longest comes first.
+SHARES = {
+    'cameras': ('verify', 'camera'),
+    'memory': ('memory', 'decode'),
+    'contract': ('contract', 'native'),
+}
+#: The cases for ``zc_verify`` there, and which checks it must find false.
+VERIFIED = (
+    'nothing', 'maps', 'copies_with_numpy', 'submits_an_old_decoy', 'imports_twice',
+    'imports_decoys_alone', 'known_exporter', 'unknown_exporter',
+)  # fmt: skip
+#: Parts that the rig runs on amd64 but not here, with the reason.
+NOT_RUN = {
+    'the node graph, its faults, parameters, doctor and launch files': (
+        'rclpy has no wheels for aarch64'
+    ),
+    'zc_verify on nodes in two processes': (
+        'the nodes need rclpy; the part "memory" has the shared-memory link between processes'
+    ),
+    'GStreamer cameras': 'GStreamer is not among the packages of the guest',
+    'the dma-heaps system and linux,cma': (
+        "Debian's arm64 kernel has no CONFIG_DMABUF_HEAPS; what works with any heap takes udmabuf"
+    ),
+    'weak ordering of memory': (
+        "QEMU translates for this machine's processor, whose order is "
+        'strong: a missing barrier cannot show'
+    ),
+}
+
+
+def checks_of(part: str, file: Path) -> dict[str, str]:
+    """Return the outcome of each check: a traceback, why it can't run there, or empty."""
+    if not file.is_file():
+        return {part: 'the guest did not get to it'}
+    outcome: dict[str, Any] = json.loads(file.read_text(encoding='utf-8'))
+    if part != 'verify':
+        return outcome
+    missing = outcome.get('sabotaged', {'error': 'the guest did not get to it'})
+    wrong = {}
+    for name in (*VERIFIED, AFTERWARDS):
+        one = outcome.get(name, missing)
+        if name in VERIFIED:
+            wrong[name] = one.get('error') or wrong_verdict(name, one)
+        else:
+            left = {what: one.get(what) for what in ('buffers', 'instances')}
+            left |= one.get('left_on_device', {})
+            found = f'left behind: {left}' if any(left.values()) else ''
+            wrong[name] = one.get('error') or found
+    return {f'zc_verify: {name}': text for name, text in wrong.items()}
+
+
+def consumer(rig: Arm64Rig) -> Path:
+    """Return the wire protocol's C consumer, compiled for the guest; it needs no libraries."""
+    assert rig.tools is not None
+    folder = rig.folder / 'consumer'
+    folder.mkdir(exist_ok=True)
+    with mock.patch.dict(os.environ, {**rig.tools.environment, 'CC': COMPILER}):
+        return build_consumer(folder, ['-static'])
+
+
+def boot(rig: Arm64Rig, name: str, out: Path, variables: Mapping[str, str]) -> RigResult:
+    parts = SHARES[name]
+    command = [PYTHON, str(GUEST / 'arm64_checks.py'), *parts]
+    result = rig.run(
+        command,
+        timeout=_TIMEOUT_S,
+        out_dir=out / name,
+        vivid=VIVID,
+        env=variables,
+        memory_mib=MEMORY_MIB,
+    )
+    print(
+        (
+            f'rig: guest {name}: {", ".join(parts)}: {result.wall_s:.1f} s, up after '
+            f'{result.boot_s} s'
+        ),
+        flush=True,
+    )
+    return result
+
+
+def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
+    """Return the content of ``result.json`` about the started guests."""
+    parts = {
+        part: checks_of(part, out / name / f'{part}.json')
+        for name, parts in SHARES.items()
+        for part in parts
+    }
+    checks = {
+        f'{part}: {check}': text for part, found in parts.items() for check, text in found.items()
+    }
+    not_here = {
+        check: text.removeprefix(NOT_HERE)
+        for check, text in checks.items()
+        if text.startswith(NOT_HERE)
+    }
+    failed = {check: text for check, text in checks.items() if text and check not in not_here}
+    complaints = [line for result in results.values() for line in result.complaints]
+    ended = all(result.rc in (0, 1) for result in results.values())
+    return {
+        'pass': ended and not failed and not complaints,
+        'checks': len(checks) - len(not_here),
+        'failed': failed,
+        'not_here': not_here,
+        'not_run': NOT_RUN,
+        'by_part': {part: len(found) for part, found in parts.items()},
+        'kernel_complaints': complaints,
+        'wall_s': {name: round(result.wall_s, 1) for name, result in results.items()},
+    }
+
+
+def describe(found: Mapping[str, Any], results: Mapping[str, RigResult]) -> None:
+    for result in results.values():
+        if result.rc not in (0, 1) or result.complaints:
+            print(result.report(), file=sys.stderr)
+    for check, text in found['failed'].items():
+        print(f'FAIL {check}\n{text}', file=sys.stderr)
+    print(f'{found["checks"]} checks ran, {len(found["failed"])} failed: {found["by_part"]}')
+    reasons: dict[str, list[str]] = {}
+    for check, reason in found['not_here'].items():
+        reasons.setdefault(reason, []).append(check)
+    for reason, checks in reasons.items():
+        print(f'not there: {len(checks)} checks: {reason}')
+    for what, reason in found['not_run'].items():
+        print(f'not there: {what}: {reason}')

@@ -26,13 +26,13 @@ import pytest
 
 from . import machine
 from . import rig as rig_module
+from .arm64 import result_of as arm64_result_of
+from .arm64 import SHARES, VERIFIED
 from .graph import check_names, checks_of, DOCUMENT_KEYS, GraphRuns, result_of
 from .guest.graph_variants import RUNS, VARIANTS
 from .guest.harness import NOT_HERE
 from .guest.verifier import FRAMES
 from .machine import RigResult
-from .run_rig_arm64 import result_of as arm64_result_of
-from .run_rig_arm64 import SHARES, VERIFIED
 from .verdicts import CASES, INVARIANTS
 
 WANTED = 60
