@@ -38,7 +38,7 @@ from .graph import (
     clear_runs,
     compile_for_guest,
     ENVIRONMENT,
-    graph_command,
+    graph_words,
     GraphRuns,
     GUEST,
     read_runs,
@@ -181,7 +181,7 @@ def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoot
     out = tmp_path_factory.mktemp('memory')
     clear_runs(out, VARIANTS)
     # In the short form, test_rig_verify.py alone checks zc_verify's verdict on such a graph.
-    _, _, *variants = graph_command(
+    variants = graph_words(
         {name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS},
         verify=LONG,
     )

@@ -64,23 +64,22 @@ class GraphRuns:
     runs: dict[str, dict[str, Any]]
 
 
-def graph_command(
+def graph_words(
     wanted: Mapping[str, int], *, whole: bool = False, verify: bool = True
 ) -> list[str]:
     """
-    Return the command that runs these variants in the guest, with a number of frames each.
+    Return the words for ``run_checks.py`` that run these variants, with a number of frames each.
 
     :param whole: ``zc_verify`` checks all these frames and draws every run; otherwise the
         variant's number of frames, and one run is drawn.
     :param verify: whether ``zc_verify`` checks any run.
     """
-    compile_for_guest()
     words = []
     for name, frames in wanted.items():
         options = [] if whole or name == OF_RUN['document'] else ['--no-sampling']
         verified = (frames if whole else VARIANTS[name].verified) if verify else 0
         words.append(':'.join((name, str(frames), str(verified), *options)))
-    return [sys.executable, str(GUEST / 'graph_run.py'), *words]
+    return words
 
 
 def clear_runs(out_dir: Path, names: Iterable[str]) -> None:
@@ -100,9 +99,9 @@ def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
 def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
     """Boot once and run these variants; ``zc_verify`` checks every frame."""
     clear_runs(out_dir, VARIANTS)
-    command = graph_command(wanted, whole=True)
+    compile_for_guest()
     boot = rig.run(
-        command,
+        [sys.executable, str(GUEST / 'run_checks.py'), '', *graph_words(wanted, whole=True)],
         timeout=TIMEOUT_S,
         out_dir=out_dir,
         vivid=VIVID,

@@ -16,11 +16,10 @@
 """
 Run a graph in the guest: camera → capture → link → axl → detections → a plain subscriber.
 
-    python graph_run.py VARIANT:FRAMES:VERIFIED[:OPTION ...] ...
-
-VARIANT is one of graph_variants.py, VERIFIED the number of frames that ``zc_verify`` checks, and
-OPTION one of its options. For each variant ``$RIG_OUT/VARIANT`` gets ``figures.json``,
-``frames.json`` (one entry per frame), ``kernel.trace``, and the files of ``zc_verify`` if it runs.
+Its words are VARIANT:FRAMES:VERIFIED[:OPTION ...]. VARIANT is one of graph_variants.py, VERIFIED
+the number of frames that ``zc_verify`` checks, and OPTION one of its options. For each variant
+``$RIG_OUT/VARIANT`` gets ``figures.json``, ``frames.json`` (one entry per frame),
+``kernel.trace``, and the files of ``zc_verify`` if it runs.
 """
 
 from __future__ import annotations
@@ -33,26 +32,23 @@ import json
 import os
 from pathlib import Path
 import re
-import sys
 import threading
 import time
 from typing import Any
 
-TEST = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TEST), str(TEST.parent)]
+from long_form import LONG
+from waiting import eventually
 
-from long_form import LONG  # noqa: E402
-from rig.guest.graph_kit import PlainSubscriber, ros, RunningGraph  # noqa: E402
-from rig.guest.graph_variants import Variant, VARIANTS  # noqa: E402
-from rig.guest.kernel_api import bufinfo, fence_info, live, recording, trace_events, trace_text  # noqa: E402
-from rig.guest.npu_client import VirtualResult  # noqa: E402
-from rig.guest.package_kit import kernel_crcs  # noqa: E402
-from rig.guest.verifier import Verifier  # noqa: E402
-from waiting import eventually  # noqa: E402
+from zc_perception.detection.detections import Detections
+from zc_perception.npu.axl.accelerator import AxlJob
+from zc_perception.npu.scheduler import InFlight
 
-from zc_perception.detection.detections import Detections  # noqa: E402
-from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
-from zc_perception.npu.scheduler import InFlight  # noqa: E402
+from .graph_kit import PlainSubscriber, ros, RunningGraph
+from .graph_variants import Variant, VARIANTS
+from .kernel_api import bufinfo, fence_info, live, recording, trace_events, trace_text
+from .npu_client import VirtualResult
+from .package_kit import kernel_crcs
+from .verifier import Verifier
 
 # zc_verify's patience, besides a second for each frame: nodes must not end before it has measured.
 PATIENCE_S = 720.0
@@ -218,7 +214,7 @@ def run_variant(
     return {'stamps': stamps, 'verify': verdict, **nodes, **kernel}
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> None:
     """Run the variants in turn; start the slow plain subscriber only for ``zc_verify``."""
     out = Path(os.environ['RIG_OUT'])
     chosen = [argument.split(':') for argument in arguments]
@@ -237,8 +233,3 @@ def main(arguments: Sequence[str]) -> int:
         result['variant'] = name
         result['received_by_plain_subscriber'] = len(received.intersection(result.pop('stamps')))
         (out / name / 'figures.json').write_text(json.dumps(result, indent=1))
-    return 0
-
-
-if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))

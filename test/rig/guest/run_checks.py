@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Run in the guest the checks of some suites.
+Run in the guest the checks of some suites, or of none.
 
-    python run_checks.py SUITE[,SUITE] [PART OF A NAME ...] [VARIANT:FRAMES ...] [--verify CASE]
+    python run_checks.py [SUITE][,SUITE] [PART OF A NAME ...] [VARIANT:FRAMES ...] [--verify CASE]
 
 Without a part of a name all checks of this form (``ZC_LONG``) run. Results go to
 ``$RIG_OUT/checks.json``. ``verify_run`` runs the cases before, ``graph_run`` the variants
@@ -93,4 +93,4 @@ def main(suites: Sequence[str], arguments: Sequence[str]) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main(sys.argv[1].split(','), sys.argv[2:]))
+    sys.exit(main([name for name in sys.argv[1].split(',') if name], sys.argv[2:]))

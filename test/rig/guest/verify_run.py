@@ -16,9 +16,7 @@
 """
 Let ``zc_verify`` check sabotaged graphs and graphs of several processes, in the guest.
 
-    python verify_run.py CASE ...        CASE: those of verify_graphs.py, sabotage.py, and
-    two_processes, two_processes_started
-
+The cases are those of verify_graphs.py, sabotage.py, two_processes and two_processes_started.
 Writes ``$RIG_OUT/verify.json``: by case ``zc_verify``'s verdict, and this test's own observations.
 Importing ROS and starting nodes take long here, so they run in parallel; but not during a verdict,
 because a probe of memmove is hit by all processes.
@@ -38,16 +36,16 @@ import time
 import traceback
 from typing import Any
 
-TEST = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TEST), str(TEST.parent)]
+from long_form import LONG
+from waiting import until
+import yaml
 
-from long_form import LONG  # noqa: E402
-from rig.guest.graph_variants import IN_FLIGHT, SINGLE, SLOW, SLOW_FPS, SPLIT  # noqa: E402
-from rig.guest.harness import at_rest, left_behind  # noqa: E402
-from rig.guest.kernel_api import bufinfo, NPU, parameters, use_one_cpu  # noqa: E402
-from rig.guest.verifier import AFTERWARDS, forker, guarded, judged, Outcome, record  # noqa: E402
-from waiting import until  # noqa: E402
-import yaml  # noqa: E402
+from .graph_variants import IN_FLIGHT, SINGLE, SLOW, SLOW_FPS, SPLIT
+from .harness import at_rest, left_behind
+from .kernel_api import bufinfo, NPU, parameters, use_one_cpu
+from .verifier import AFTERWARDS, forker, guarded, judged, Outcome, record
+
+TEST = Path(__file__).resolve().parents[2]
 
 # Arguments: a file of parameters. Starts both nodes as separate processes, until SIGINT.
 _TWO_NODES = """
@@ -133,8 +131,8 @@ def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     if ATTACHED in names:
         yield ATTACHED, guarded(lambda: _attached_to(out)) | {'left_on_device': at_rest()}
     use_one_cpu()
-    from rig.guest import verify_graphs
-    from rig.guest.sabotage import SABOTAGES
+    from . import verify_graphs
+    from .sabotage import SABOTAGES
 
     try:
         yield from verify_graphs.sabotaged(names, out) if SABOTAGES.keys() & set(names) else ()
@@ -146,14 +144,9 @@ def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     yield AFTERWARDS, left_behind()
 
 
-def main(names: Sequence[str]) -> int:
+def main(names: Sequence[str]) -> None:
     """Run the cases; the host's test checks the outcomes."""
     out = Path(os.environ['RIG_OUT'])
     missing = set(names) - set(record(_cases(names, out), out / 'verify.json'))
     if missing:
         print(f'not run: {", ".join(sorted(missing))}', flush=True)
-    return 1 if missing else 0
-
-
-if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))
