@@ -80,16 +80,14 @@ def run_decode(part: str) -> bool:
     from hypothesis import HealthCheck, settings
     import pytest
 
-    class Results:
-        def __init__(self) -> None:
-            self.outcome: dict[str, str] = {}
+    outcome: dict[str, str] = {}
 
-        def pytest_runtest_logreport(self, report: Any) -> None:
-            """Record a test's phase, as a hook of pytest."""
-            if report.skipped:
-                self.outcome[report.nodeid] = f'{harness.NOT_HERE}{report.longrepr[2]}'
-            elif report.failed or report.when == 'call':
-                self.outcome[report.nodeid] = report.longreprtext
+    def record(report: Any) -> None:
+        """Record a test's phase, as a hook of pytest."""
+        if report.skipped:
+            outcome[report.nodeid] = f'{harness.NOT_HERE}{report.longrepr[2]}'
+        elif report.failed or report.when == 'call':
+            outcome[report.nodeid] = report.longreprtext
 
     settings.register_profile(
         'guest',
@@ -99,7 +97,7 @@ def run_decode(part: str) -> bool:
         max_examples=_EXAMPLES,
     )
     settings.load_profile('guest')
-    results = Results()
+    plugin = type('Results', (), {'pytest_runtest_logreport': staticmethod(record)})()
     options = [
         '-q',
         '--noconftest',
@@ -110,12 +108,10 @@ def run_decode(part: str) -> bool:
         '-c',
         str(_TEST.parent / 'pyproject.toml'),
     ]
-    code = pytest.main([*options, *(str(_TEST / path) for path in DECODE)], plugins=[results])
+    code = pytest.main([*options, *(str(_TEST / path) for path in DECODE)], plugins=[plugin])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        results.outcome['pytest'] = f'pytest ended with {code!r}'
-    (Path(os.environ['RIG_OUT']) / f'{part}.json').write_text(
-        json.dumps(results.outcome, indent=1)
-    )
+        outcome['pytest'] = f'pytest ended with {code!r}'
+    (Path(os.environ['RIG_OUT']) / f'{part}.json').write_text(json.dumps(outcome, indent=1))
     return code == pytest.ExitCode.OK
 
 

@@ -26,7 +26,7 @@ import struct
 from zc_perception.npu.axl import abi
 
 from . import kernel_api as kernel
-from .harness import check, equal, expect_nothing_left, fails
+from .harness import check, equal, expect_nothing_left, fails, raises
 from .npu_client import FORMATS, fourcc, Image, Job, make_image, Npu, VirtualResult
 
 SIZE = (64, 48)
@@ -143,10 +143,8 @@ def planes_that_leave_the_buffer_are_rejected() -> None:
         ):
             argument = image.argument()
             setattr(argument.planes[index], name, value)
-            try:
-                fails(errno.EINVAL, npu.import_planes, argument)
-            except AssertionError as error:
-                raise AssertionError(f'{what}: {error}') from error
+            with raises(errno.EINVAL, what=what):
+                npu.import_planes(argument)
         # The last row needs no padding after it.
         argument = image.argument()
         argument.planes[1].stride, argument.planes[1].size = 66, 66 * 23 + 64

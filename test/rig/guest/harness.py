@@ -71,7 +71,7 @@ def check_each(
 
 
 @contextmanager
-def raises(*numbers: int) -> Iterator[None]:
+def raises(*numbers: int, what: str = '') -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -80,9 +80,8 @@ def raises(*numbers: int) -> Iterator[None]:
         got = errno.errorcode.get(error.errno or 0, str(error.errno))
     else:
         got = 'no error'
-    raise AssertionError(
-        f'expected {" or ".join(errno.errorcode[number] for number in numbers)}, got {got}'
-    )
+    wanted = ' or '.join(errno.errorcode[number] for number in numbers)
+    raise AssertionError(f'{what and f"{what}: "}expected {wanted}, got {got}')
 
 
 def fails(number: int, call: Callable[..., object], *arguments: Any, **options: Any) -> None:

@@ -191,7 +191,8 @@ def fence_info(fd: int) -> FenceInfo:
     fcntl.ioctl(fd, _SYNC_FILE_INFO, argument)
     status = struct.unpack('32siIIIQ', argument)[1]
     timeline, driver, _, _, timestamp = struct.unpack('32s32siIQ', bytes(fences))
-    return FenceInfo(status, _text(driver), _text(timeline), timestamp)
+    names = [text.split(b'\0')[0].decode() for text in (driver, timeline)]
+    return FenceInfo(status, *names, timestamp)
 
 
 def merge_fences(first: int, second: int) -> int:
@@ -212,10 +213,6 @@ def is_readable(fd: int, timeout_ms: int = 0) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_ms))
-
-
-def _text(data: bytes) -> str:
-    return data.split(b'\0')[0].decode()
 
 
 @dataclass

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 import json
 import os
 from pathlib import Path
@@ -57,6 +58,8 @@ _SETTLING = 30
 #: Frames whose buffers may have been finished before the recording began.
 _MARGIN = 10
 _PATIENCE_S = 3600.0
+# Between two looks, so that the waiting thread uses little of the CPU.
+_rarely = partial(time.sleep, 0.05)
 _CAPTURE = {
     'camera': 'v4l2', 'device': SINGLE, 'width': 320, 'height': 180, 'framerate': 30.0, 'slots': 8,
     'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
@@ -71,11 +74,6 @@ _BUFFER_EVENTS = ('vb2/vb2_buf_done', 'v4l2/v4l2_dqbuf')
 _BUFFER = re.compile(
     r'\s(\d+)\.(\d{6}): (vb2_buf_done|v4l2_dqbuf): .*?\bindex = (\d+),.*\btimestamp = (\d+)'
 )
-
-
-def _rarely() -> None:
-    """Sleep, so that the waiting thread uses little of the CPU."""
-    time.sleep(0.05)
 
 
 @contextmanager
