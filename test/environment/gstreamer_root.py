@@ -43,7 +43,7 @@ import shutil
 from environment.console import step
 from environment.debian_packages import fetch, resolve_dependency, unpack
 from environment.errors import SetupError
-from environment.paths import BUILD, cache_folder, locked, scratch_folder
+from environment.paths import BUILD, cache_folder, locked, place, scratch_folder
 
 FIXTURES = BUILD / 'fixtures'
 
@@ -176,7 +176,7 @@ def _made(recipe: Recipe) -> GStreamerRoot:
             if not cached.is_dir():
                 fetch_root(recipe, cached)
             if not complete():
-                _place(cached, target)
+                place(cached, target)
     return GStreamerRoot(target)
 
 
@@ -246,15 +246,6 @@ def _only(found: list[Path], what: str) -> Path:
             f"Debian's packages have {len(found)} of {what}, not one; they have been rearranged"
         )
     return found[0]
-
-
-def _place(source: Path, target: Path) -> None:
-    """Copy *source* to *target* so that *target* is either complete or absent."""
-    with scratch_folder(target.parent) as scratch:
-        shutil.copytree(source, scratch / 'copy')
-        if target.exists():
-            os.replace(target, scratch / 'old')
-        os.replace(scratch / 'copy', target)
 
 
 def with_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -64,6 +64,10 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def place(source: Path, target: Path) -> None:
+    """Copy a file or folder to *target*, which is then either complete or absent."""
     with scratch_folder(target.parent) as scratch:
-        shutil.copyfile(source, scratch / target.name)
-        os.replace(scratch / target.name, target)
+        copy = shutil.copytree if source.is_dir() else shutil.copyfile
+        copy(source, scratch / 'new')
+        if target.is_dir():
+            os.replace(target, scratch / 'old')
+        os.replace(scratch / 'new', target)
