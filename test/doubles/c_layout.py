@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import ctypes
-from dataclasses import dataclass
 from pathlib import Path
 import re
 import subprocess
@@ -199,25 +198,14 @@ def _kind(field_type: Any, names: Mapping[Any, str]) -> str:
     return 'signed' if field_type(-1).value < 0 else 'unsigned'
 
 
-@dataclass(frozen=True)
-class Rest:
-    """
-    The rest of a struct of which the package defines only the beginning.
-
-    Fields as in :data:`Layout`, and the whole struct's size.
-    """
-
-    sizeof: int
-    fields: list[list[Any]]
-
-
 def differences(
-    theirs: Layout, ours: Layout, rests: Mapping[str, Rest] | None = None
+    theirs: Layout, ours: Layout, rests: Mapping[str, tuple[int, list[list[Any]]]] | None = None
 ) -> list[str]:
     """
     Return one line for each difference.
 
-    :param rests: rests of the structs that the package defines only in part.
+    :param rests: by struct of which the package defines only the beginning, the whole struct's
+        size and its further fields, as in :data:`Layout`.
     """
     found = []
     for part in ('structs', 'enums'):
@@ -225,7 +213,7 @@ def differences(
             there, here = theirs[part].get(name), ours[part].get(name)
             rest = (rests or {}).get(name)
             if part == 'structs' and rest is not None and here:
-                here = {'sizeof': rest.sizeof, 'fields': [*here['fields'], *rest.fields]}
+                here = {'sizeof': rest[0], 'fields': [*here['fields'], *rest[1]]}
             if there != here:
                 found.append(f'{name}: C {there}, Python {here}')
     return found

@@ -21,7 +21,7 @@ import ctypes
 from enum import IntEnum, IntFlag
 from pathlib import Path
 
-from doubles.c_layout import c_layout, differences, python_layout, Rest
+from doubles.c_layout import c_layout, differences, python_layout
 import pytest
 
 from zc_perception.jetson import nvbufsurface
@@ -47,13 +47,14 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
 # hand for LP64.
 RESTS = {
     'R35': {
-        'NvBufSurfaceParams': Rest(
-            384, [['paramex', 352, 8, 'pointer'], ['_reserved', 360, 24, 'pointer[3]']]
+        'NvBufSurfaceParams': (
+            384,
+            [['paramex', 352, 8, 'pointer'], ['_reserved', 360, 24, 'pointer[3]']],
         ),
-        'NvBufSurface': Rest(64, [['_reserved', 32, 32, 'pointer[4]']]),
+        'NvBufSurface': (64, [['_reserved', 32, 32, 'pointer[4]']]),
     },
     'R39.2': {
-        'NvBufSurfaceParams': Rest(
+        'NvBufSurfaceParams': (
             400,
             [
                 ['paramex', 352, 8, 'pointer'],
@@ -61,8 +62,9 @@ RESTS = {
                 ['_reserved', 368, 32, 'pointer[4]'],
             ],
         ),
-        'NvBufSurface': Rest(
-            72, [['isImportedBuf', 32, 1, 'bool'], ['_reserved', 40, 32, 'pointer[4]']]
+        'NvBufSurface': (
+            72,
+            [['isImportedBuf', 32, 1, 'bool'], ['_reserved', 40, 32, 'pointer[4]']],
         ),
     },
 }

@@ -25,7 +25,7 @@ import shutil
 import subprocess
 from types import ModuleType
 
-from doubles.c_layout import c_layout, differences, Layout, python_layout, Rest
+from doubles.c_layout import c_layout, differences, Layout, python_layout
 import pytest
 
 from zc_perception.errors import AcceleratorError
@@ -65,7 +65,7 @@ CONSTANTS = {
 #: Unsold boards: the package has no names for them.
 UNNAMED = {'AXR_BOARD_METIS_UNUSED1': 0, 'AXR_BOARD_METIS_UNUSED2': 1}
 #: Fields of the double's later release, behind those that the package defines.
-LATER = {'axrDeviceInfo': Rest(1608, [['something_new', 1568, 40, 'unsigned[5]']])}
+LATER = {'axrDeviceInfo': (1608, [['something_new', 1568, 40, 'unsigned[5]']])}
 
 
 def test_axl_agrees_with_its_header(tmp_path: Path) -> None:
