@@ -213,6 +213,23 @@ def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
         run.comes_to('inference: detections', OK, 'frames per second')
 
 
+def test_a_model_is_not_called_slow_when_the_camera_stops(free_domain: int) -> None:
+    with fleet(free_domain) as run:
+        part, said = 'inference: detections', set[str]()
+
+        def heard(words: str) -> bool:
+            said.add(run.text(part))
+            return words in run.text(part)
+
+        assert not set_or_why_not(run.inference, 'max_rate', 5.0)
+        run.until(lambda: heard('frames per second') and run.values(part)['rate_most'] == '5')
+        run.capture.trigger_deactivate()
+        run.until(lambda: heard('no frame comes any more'))
+        run.capture.trigger_activate()
+        run.until(lambda: heard('frames per second'))
+        assert not any('too slow' in each for each in said), said
+
+
 def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.refuses = True

@@ -1002,12 +1002,14 @@ class InferenceStatus:
         came = statistics.taken + taken.dropped
         if self._came_before is None:
             self._came_before = came
-        # Frames, results and lost frames per second; None until enough frames came to measure.
+        # Per second: frames, results, lost frames, and frames left out because of max_rate. None
+        # until enough frames came to measure.
         self._judged = rates = (
             self._rates.see(
                 came,
                 statistics.completed,
                 statistics.lost,
+                statistics.refused_disabled,
                 over_s=_JUDGED_FRAMES / most if most > 0 else 0.0,
                 at_least=_JUDGED_FRAMES,
             )
@@ -1015,8 +1017,10 @@ class InferenceStatus:
         )
         silent_s = self._silence.see(came)
         unconverted = self._conversion_errors.see(taken.conversion_errors)
-        coming, done, failing = (0.0, 0.0, 0.0) if rates is None or silent_s else rates
-        target = min(coming, most) if most > 0 else coming
+        coming, done, failing, left_out = (0.0,) * 4 if rates is None or silent_s else rates
+        # When the camera stops or begins, frames come for a part of the measured time. Then even
+        # the quickest model runs fewer frames than max_rate allows for the whole time.
+        target = min(coming - left_out, most) if most > 0 else coming
         values = Figures(lambda: {
             'rate': f'{done:.2f}',
             'rate_of_frames': f'{coming:.2f}',
