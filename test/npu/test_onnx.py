@@ -246,6 +246,27 @@ def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
     fresh.release()
 
 
+@pytest.mark.parametrize('closing', [False, True])
+def test_no_further_tile_is_run_of_a_job_that_was_given_up_or_at_the_end(
+    ledger: CopyLedger, monkeypatch: pytest.MonkeyPatch, make_pool: MakePool,
+    make_frame: MakeFrame, closing: bool,
+) -> None:  # fmt: skip
+    engine = ScriptedEngine()
+    monkeypatch.setattr(onnx_accelerator, 'HogEngine', lambda: engine)
+    accelerator = OnnxAccelerator(ledger, {'threads': 1, 'tiles': '2x2'})
+    accelerator.load(load_manifest('hog'))
+    with filled(make_frame, make_pool(slots=1), 5) as frame:
+        job = accelerator.submit(accelerator.import_frame(frame), frame)
+        assert engine.started.wait(WAIT_S)
+        let_go = None if closing else job.abandon()
+        threading.Timer(0.03, engine.go_on.set).start()
+        accelerator.close()
+        assert engine.seen == [5]
+        if let_go is not None:
+            assert let_go.wait(WAIT_S)
+        job.close()
+
+
 @pytest.mark.parametrize(
     ('entries', 'message'),
     [

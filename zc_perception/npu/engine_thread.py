@@ -360,9 +360,7 @@ class EngineThread:
                 with frame.map() as planes:
                     assert self.engine is not None
                     self._began_ns = time.monotonic_ns()
-                    result = HostResult(
-                        self._outputs(self.engine, planes, frame.data, job.letterbox)
-                    )
+                    result = HostResult(self._outputs(self.engine, planes, frame.data, job))
             except AcceleratorError as failure:
                 error = type(failure)(str(failure))
             except Exception as failure:
@@ -373,13 +371,18 @@ class EngineThread:
         job.end_reading()
         job.finish(result, error if result is None else None)
 
-    def _outputs(self, engine: Engine, planes: Planes, data: FrameData, box: Letterbox) -> Outputs:
+    def _outputs(
+        self, engine: Engine, planes: Planes, data: FrameData, job: EngineJob
+    ) -> Outputs:
         """Return the engine's outputs for the frame or, one after the other, for its parts."""
+        box = job.letterbox
         if not isinstance(box, Tiling):
             self._ledger.book('tensor', sum(plane.nbytes for plane in planes))
             return engine.run(planes, data.layout, data.colorimetry)
         outputs: list[RawTensor] = []
         for region in box.regions:
+            if self._closing or not job.wanted:  # many parts may take longer than close() waits
+                raise AcceleratorError('the job was given up')
             part = crop(planes, (data.width, data.height), region)
             self._ledger.book('tensor', sum(plane.nbytes for plane in part))
             shape = Part(data.fourcc, region.width, region.height)
