@@ -259,7 +259,7 @@ def test_own_component_is_installed_and_works_in_the_camera_s_container(
         ours.until(lambda: len(values) >= FRAMES, lambda: container.output)
         container.wait_for("[brightness]: '/image_raw': link is in_process")
         assert ours.unload(number).success
-        assert container.end() == 0
+        assert container.interrupt() == 0
         assert 'Traceback' not in container.output and 'left behind' not in container.output, (
             container.output
         )

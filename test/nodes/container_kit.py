@@ -25,7 +25,6 @@ from __future__ import annotations
 from functools import partialmethod
 import os
 from pathlib import Path
-import signal
 import sys
 import threading
 import time
@@ -265,17 +264,6 @@ class Container(Program):
         """Wait until *text* was printed."""
         eventually(lambda: text in self.output or not self._reader.is_alive())
         assert text in self.output, f'{text!r} was not printed:\n{self.output}'
-
-    def end(self, number: int = signal.SIGINT) -> int:
-        return self.interrupt(number=number)
-
-    def holds(self) -> list[int]:
-        """Return the numbers of descriptors and threads."""
-        return [len(os.listdir(f'/proc/{self.process.pid}/{what}')) for what in ('fd', 'task')]
-
-    def resident_bytes(self) -> int:
-        pages = Path(f'/proc/{self.process.pid}/statm').read_text().split()[1]
-        return int(pages) * os.sysconf('SC_PAGESIZE')
 
 
 class Client(Onlooker):

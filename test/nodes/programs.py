@@ -91,14 +91,14 @@ class Program:
     def output(self) -> str:
         return ''.join(self.lines)
 
-    def interrupt(self, timeout_s: float = TIMEOUT_S, number: int = signal.SIGINT) -> int:
-        """Send a signal, wait up to *timeout_s*, and return the exit code."""
+    def interrupt(self, number: int = signal.SIGINT) -> int:
+        """Send a signal, wait for the end, and return the exit code."""
         self.process.send_signal(number)
-        return self.ended(timeout_s)
+        return self.ended()
 
-    def ended(self, timeout_s: float = TIMEOUT_S) -> int:
+    def ended(self) -> int:
         """Wait for the end, and return the exit code."""
-        code = self.process.wait(timeout_s)
+        code = self.process.wait(TIMEOUT_S)
         self._reader.join(60.0)
         return code
 

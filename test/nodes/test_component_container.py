@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-import operator
 from pathlib import Path
 import signal
 import threading
 import time
 from typing import Any
 
+from faults.holdings import holding, resident_bytes
 from long_form import LONG
 from nodes.container_kit import Client, Container, install
 import pytest
@@ -89,7 +89,7 @@ def container(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> I
         install(tmp_path_factory.mktemp('packages')), module_domain, cold=True
     ) as running:
         yield running
-        assert running.end() == 0, running.output
+        assert running.interrupt() == 0, running.output
 
 
 @pytest.fixture(scope='module')
@@ -306,7 +306,7 @@ def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def ended_in_time(container: Container, number: int = signal.SIGINT) -> None:
     """End the container, interpreter included, and check exit code and time."""
     begun = time.monotonic()
-    assert container.end(number) == 0, container.output
+    assert container.interrupt(number) == 0, container.output
     assert time.monotonic() - begun < 30.0
 
 
@@ -413,18 +413,16 @@ def test_cycles_leave_no_descriptor_no_thread_and_no_memory(start: Start) -> Non
     container, zoo = start()
     for _ in range(3):
         assert zoo.unload(zoo.loaded('Ticking')).success
-    before, resident = container.holds(), container.resident_bytes()
+    pid = container.process.pid
+    before, resident = holding(pid), resident_bytes(pid)
     for _ in range(CYCLES):
         unique_id = zoo.loaded('Ticking', parameters={'size': 3}, remap_rules=['a:=b'])
         assert zoo.unload(unique_id).success
     assert unique_id == CYCLES + 3
     assert zoo.list() == {}
-    until(
-        lambda: all(map(operator.le, container.holds(), before)),
-        lambda: f'{container.holds()}, before: {before}',
-    )
+    until(lambda: holding(pid) <= before, lambda: f'{holding(pid)}, before: {before}')
     # rclpy's type description service alone leaks 5 MiB.
-    assert container.resident_bytes() - resident < 4 << 20
+    assert resident_bytes(pid) - resident < 4 << 20
     services = zoo.node.get_service_names_and_types
     until(lambda: '/ticking' not in str(services()), 'nothing of it in the graph')
     ended_in_time(container)

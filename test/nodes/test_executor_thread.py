@@ -243,16 +243,3 @@ def test_what_is_the_process_s_ends_with_the_last_node_that_wants_it(calls: Mock
     assert calls.mock_calls == [call('mlockall', 3)] and gc.get_freeze_count() > 0
     second.cleanup()
     assert calls.mock_calls[1:] == [call('munlockall')] and gc.get_freeze_count() == 0
-
-
-def test_the_real_system_binds_the_calling_thread() -> None:
-    found: list[set[int]] = []
-
-    def bound() -> None:
-        knobs(threading.current_thread(), cpu_affinity=[str(CPUS[-1])]).activate()
-        found.append(os.sched_getaffinity(0))
-
-    thread = threading.Thread(target=bound)
-    thread.start()
-    thread.join(60.0)
-    assert found == [{CPUS[-1]}] and os.sched_getaffinity(0) == set(CPUS)

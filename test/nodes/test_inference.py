@@ -56,7 +56,6 @@ from zc_perception.nodes.messages import (
     detections_writer,
     DetectionsCdr,
     DetectionsWriter,
-    label_message,
 )
 from zc_perception.npu.axl import accelerator as axl_accelerator
 from zc_perception.npu.metis_card import choose_card
@@ -353,9 +352,3 @@ def test_where_the_middleware_does_not_understand_messages_are_used(
     message = detections_writer(3)(HEADER, detections([((1, 2, 5, 10), 0.5, 2, 0)]))
     assert isinstance(message, Detection2DArray)
     assert message.detections[0].results[0].hypothesis.class_id == '2'
-
-
-def test_labels_name_the_ids() -> None:
-    message = label_message(['car', 'sign'], 0.5)
-    labels = [(each.class_id, each.class_name) for each in message.class_map]
-    assert (labels, message.threshold) == ([(0, 'car'), (1, 'sign')], 0.5)

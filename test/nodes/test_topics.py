@@ -99,8 +99,8 @@ def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(
             'no picture without its camera_info'
         )
         (message,) = labels[camera]
-        names = [each.class_name for each in message.class_map]
-        assert names == ['car', 'pedestrian', 'sign', 'cone']
+        names = [(each.class_id, each.class_name) for each in message.class_map]
+        assert names == [*enumerate(('car', 'pedestrian', 'sign', 'cone'))]
         boxes = [box for array in heard[camera, 'detections'] for box in array.detections]
         assert boxes and {box.results[0].hypothesis.class_id for box in boxes} <= set('0123')
         centres = [box.bbox.center.position for box in boxes]

@@ -79,11 +79,9 @@ class Desk:
             self.publisher.look()
         return len(self.sent) - before
 
-    def become(self, level: Level, message: str = 'something', part: str = 'camera') -> None:
+    def become(self, level: Level, message: str = 'something') -> None:
         advice = '' if level is Level.OK else 'do something'
-        self.statuses = [status for status in self.statuses if status.part != part] + [
-            Status(part, level, message, advice=advice)
-        ]
+        self.statuses = [Status('camera', level, message, advice=advice)]
 
 
 @pytest.fixture

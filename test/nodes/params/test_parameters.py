@@ -436,11 +436,6 @@ def test_a_bad_parameter_file_is_named_with_its_line(tmp_path: Path) -> None:
         assert 'rcl' not in found and '.c:' not in found
 
 
-def test_a_folder_is_no_parameter_file(tmp_path: Path) -> None:
-    found = refusal('--params-file', str(tmp_path))
-    assert found.endswith(f"'{tmp_path}' can't be read: Is a directory; name another file")
-
-
 def test_a_pipe_is_not_read_a_second_time(tmp_path: Path) -> None:
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)
