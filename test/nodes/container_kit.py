@@ -329,7 +329,7 @@ class Client(Onlooker):
     def list(self) -> dict[int, str]:  # noqa: A003
         """Return names by id, in the order of the answer."""
         client = self._client(ListNodes)
-        answer = answer_of(client, ListNodes.Request(), self.done_within, TIMEOUT_S)
+        answer = answer_of(client, ListNodes.Request(), self.done_within)
         return dict(zip(answer.unique_ids, answer.full_node_names, strict=True))
 
     def hears(self, topic: str = '/ticking/ticks') -> None:

@@ -103,11 +103,9 @@ class Onlooker:
         self.node.create_subscription(kind, topic, heard.append, qos)
         return heard
 
-    def until(
-        self, condition: Callable[[], Any], what: object = '', timeout_s: float = WAIT_S
-    ) -> None:
+    def until(self, condition: Callable[[], Any], what: object = '') -> None:
         """Spin until *condition* is true; see :func:`until`."""
-        until(condition, what, timeout_s, lambda: self.executor.spin_once(timeout_sec=0.02))
+        until(condition, what, pause=lambda: self.executor.spin_once(timeout_sec=0.02))
 
     def done_within(self, future: Any, seconds: float) -> bool:
         """Spin until *future* is done, or *seconds* have passed."""
@@ -164,24 +162,22 @@ class Reader(Onlooker):
 # After ``wait_for_service`` the client knows the server. If the server doesn't discover the
 # client's reader within 100 ms, the middleware drops the answer ("failed to send response"). On a
 # busy machine that happens.
-def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float = 60.0) -> None:
+def wait_until_known(client: Any, caller: Node, server: Node) -> None:
     """Wait until client and server know each other; the server must be in this process."""
-    assert client.wait_for_service(timeout_s), client.srv_name
     name = client.srv_name
+    assert client.wait_for_service(WAIT_S), name
     known = lambda: server.count_clients(name) >= caller.count_clients(name)  # noqa: E731
-    until(known, f'{name}: its server sees the client', timeout_s)
+    until(known, f'{name}: its server sees the client')
 
 
-def answer_of(
-    client: Any, request: Any, wait: Callable[[Any, float], bool], timeout_s: float = 60.0
-) -> Any:
+def answer_of(client: Any, request: Any, wait: Callable[[Any, float], bool]) -> Any:
     """Call a server in another process, perhaps twice; *wait* returns whether a future is done."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + WAIT_S
     while True:
         future = client.call_async(request)
         if wait(future, 10.0):
             return future.result()
-        assert time.monotonic() < deadline, f'{client.srv_name}: no answer within {timeout_s:g} s'
+        assert time.monotonic() < deadline, f'{client.srv_name}: no answer within {WAIT_S:g} s'
 
 
 # Nodes of this package, which another program manages.
@@ -231,7 +227,7 @@ class Managed(Onlooker):
             self._clients[service, kind.__name__] = client
             assert client.wait_for_service(WAIT_S), service
             if self.nodes:  # else the service is another process's
-                wait_until_known(client, self.manager, self.nodes[-1], WAIT_S)
+                wait_until_known(client, self.manager, self.nodes[-1])
         future = client.call_async(request)
         assert self.done_within(future, WAIT_S), f'{service}: no answer'
         return future.result()

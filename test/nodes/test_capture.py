@@ -317,7 +317,7 @@ def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
         assert client.wait_for_service(WAIT_S)
         calibrator.until(lambda: pictures, 'a picture')
         assert pictures[0].encoding == 'mono8'
-        answer_of(client, calibration(128, 96), calibrator.done_within, WAIT_S)
+        answer_of(client, calibration(128, 96), calibrator.done_within)
         assert bench.status('calibration').message == 'calibrated'
 
 
