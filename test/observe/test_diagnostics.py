@@ -120,6 +120,32 @@ def test_it_rests_while_nobody_reads_and_nothing_is_done(desk: Desk) -> None:
         desk.pass_time(10.0)
 
 
+def test_a_text_that_counts_is_no_reason_to_work(desk: Desk) -> None:
+    desk.publisher._signs, desk.readers = lambda: 'quiet', 0
+    desk.publisher._collect = lambda: [Status('camera', Level.OK, f'for {desk.now:.0f} s')]
+    desk.pass_time(2 * diagnostics._RESTLESS_S)
+    assert desk.pass_time(20.0) == 4
+
+
+def test_a_figure_that_changes_ends_a_rest(desk: Desk) -> None:
+    done = 0
+
+    def collect() -> list[Status]:
+        return [Status('camera', Level.OK, 'streaming', {'frames': done})]
+
+    desk.publisher._signs, desk.readers = lambda: 'quiet', 0
+    desk.publisher._collect = collect
+    watch = desk.publisher._watch._watch
+    desk.pass_time(2 * diagnostics._RESTLESS_S)
+    assert watch.period_s == diagnostics.PERIOD_S
+    done = 1
+    while desk.publisher._regular[0][3]['frames'] == '0':
+        desk.pass_time(diagnostics.LOOK_S)
+    assert watch.period_s == diagnostics.LOOK_S
+    desk.pass_time(2 * diagnostics.PERIOD_S)
+    assert watch.period_s == diagnostics.PERIOD_S
+
+
 def test_levels_are_looked_at_when_a_sign_has_changed_and_for_a_while_after_it(desk: Desk) -> None:
     looks: list[float] = []
 

@@ -174,9 +174,9 @@ class DiagnosticsPublisher:
 
     The publisher calls *signs* five times a second, and *collect*, which takes a hundred times as
     long as *signs*, once a second. For some seconds after the value of *signs* has changed, the
-    publisher also calls *collect* five times a second. If nobody subscribes, nothing changes and
-    no frames come, the publisher rests: it calls *signs* once a second, and *collect* every five
-    seconds.
+    publisher also calls *collect* five times a second. If nobody subscribes, no level or figure
+    changes and no frames come, the publisher rests: it calls *signs* once a second, and *collect*
+    every five seconds.
 
     The publisher uses the steady clock, because a simulation's time may stand still. It begins
     once the node has an executor, but does all its work on the thread of
@@ -230,8 +230,8 @@ class DiagnosticsPublisher:
             self._signs_seen, self._calm_at = signs, now + _RESTLESS_S
         self._progress_seen = progress
         if self._resting and (stirs or subscription_count(self._publisher)):
-            self._resting, self._due = False, now
-            self._watch.look_every(LOOK_S)
+            self._rest(False)
+            self._due = now
         if now < self._due and now >= self._calm_at:
             return
         statuses = self._statuses()
@@ -241,9 +241,8 @@ class DiagnosticsPublisher:
             return
         rows = [self._row(status) for status in statuses]
         changed = rows != self._regular
-        self._resting = not (changed or stirs or subscription_count(self._publisher))
-        if self._resting:
-            self._watch.look_every(PERIOD_S)
+        works = stirs or (changed and _figures(rows) != _figures(self._regular))
+        self._rest(not (works or subscription_count(self._publisher)))
         self._due = next_turn(now, _REST_S if self._resting else PERIOD_S, self._phase_s)
         if changed:
             self._regular = rows
@@ -253,6 +252,11 @@ class DiagnosticsPublisher:
                 self._regular = []
                 rows = [*rows, self._row(_broken(error))]
         self._publish(rows)
+
+    def _rest(self, resting: bool) -> None:
+        if resting is not self._resting:
+            self._resting = resting
+            self._watch.look_every(PERIOD_S if resting else LOOK_S)
 
     def _statuses(self) -> Sequence[Status]:
         try:
@@ -280,6 +284,11 @@ class DiagnosticsPublisher:
 
 _Row = tuple[str, Level, tuple[str, str, str], Mapping[str, str]]
 """A status to publish: its part; its level; its name, message and hardware id; its values."""
+
+
+def _figures(rows: Sequence[_Row]) -> list[tuple[str, Level, Mapping[str, str]]]:
+    """Return the rows without their texts, which may count the seconds since the last frame."""
+    return [(part, level, values) for part, level, _, values in rows]
 
 
 def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:
