@@ -88,7 +88,7 @@ class Announcement:
 
     @property
     def sensible(self) -> bool:
-        """Whether id and socket are valid; any program may send an announcement, so check this."""
+        """Whether publisher_id and socket are valid; any program may send invalid ones."""
         path, publisher_id = self.socket, self.publisher_id
         try:
             length = len(os.fsencode(path))
@@ -141,7 +141,7 @@ class Announcement:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the strings in a list, and drop other values; only people read these lists."""
+    """Return the strings of a list without its other values; programs only show these lists."""
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 
@@ -168,7 +168,7 @@ def new_publisher_id() -> str:
 
 
 def made_here(publisher_id: str) -> bool:
-    """Return whether this process made the id; its publisher may have ended already."""
+    """Return whether this process made the id; the id's publisher may have ended already."""
     return publisher_id.endswith(_process(os.getpid()))
 
 
@@ -197,7 +197,7 @@ def host_id() -> str:
 
 @functools.cache
 def _boot_id() -> str:
-    """Return the kernel's boot id; cached, as a later call might find no free descriptor."""
+    """Return the kernel's boot id; cached, as a later call might find no free file descriptor."""
     return Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()
 
 
@@ -242,12 +242,12 @@ def read_announcements(
     folder: Path, topic: str, domain: int, known: Collection[str] = ()
 ) -> Iterator[Announcement]:
     """
-    Yield the announcements in *folder* for *topic* whose sockets a process listens on.
+    Yield each announcement in *folder* for *topic*, if a process listens on its socket.
 
     Any program may have written the files. So invalid files are ignored, and the caller must check
     that the announced publisher listens.
 
-    :param known: sockets that the caller knows already, so that they needn't be tried here.
+    :param known: sockets on which a process listens, as the caller knows; they aren't tried here.
     """
     try:
         with os.scandir(folder) as entries:

@@ -26,7 +26,7 @@ is never dropped.
 - **From direct to messages**: a camera's messages may arrive later than its direct objects. A
   message is dropped if its object came directly. A message that is older than the newest direct
   object of the same frame_id is dropped, too, until the message of that newest object arrives.
-  After it, messages with any stamp are taken, because the camera's time may jump back.
+  After that message, messages with any stamp are taken, because the camera's time may jump back.
 - **From messages to direct**: a direct object is dropped if its message was taken. After the
   change, messages of a frame_id are taken until the first object of this frame_id comes directly.
 """
@@ -66,7 +66,8 @@ class Changeover:
         # For each key, number of direct objects whose messages haven't come yet; oldest first.
         self._came: dict[Key, int] = {}
         #: For each key, number of messages that were taken and whose objects haven't come directly
-        #: yet. While this is empty, each direct object is new. Other classes only read this.
+        #: yet. While this is empty, each direct object is new. Other classes read this, but
+        #: don't change it.
         self.taken: dict[Key, int] = {}
         # For each frame_id, stamp of the newest direct object since the change to direct links.
         self._newest: dict[str, int] = {}

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Describe a foreign library's images: where their planes lie, and constraints that only they meet.
+Describe a foreign library's images: where planes lie, and constraints that only they meet.
 
 A library exports one descriptor for an image, or one for each plane. Several of these descriptors
 may refer to one buffer, as with EGL and VA-API. So a buffer is identified by the device and inode
@@ -121,7 +121,7 @@ class ForeignImages:
         pattern, identities = _distinct(fds)
         if pattern != self._pattern:
             raise LayoutError(
-                f'a frame in {len(fds)} descriptor(s) of {len(identities)} buffer(s); all frames '
+                f'a frame has {len(fds)} descriptor(s) of {len(identities)} buffer(s); all frames '
                 f'need {len(self._pattern)} descriptor(s) of {max(self._pattern) + 1} buffer(s), '
                 'in the same order as the first image of fds'
             )
@@ -220,7 +220,7 @@ def _plane_size(
     Return the size of a plane in bytes.
 
     A LINEAR plane has stride x rows bytes, but the last row may be shorter. Only the vendor knows
-    the size of a tiled plane, so its size is all bytes up to the next plane or the buffer's end.
+    the size of a tiled plane, so all bytes up to the next plane or the buffer's end are counted.
     """
     buffer, offset = places[index]
     end = min(

@@ -100,8 +100,8 @@ class DmaBuf:
     """
     One buffer: its descriptor, real size, identity, and at most one CPU mapping.
 
-    The mapping is made at the first CPU access and kept. So frames don't pay for it, and a buffer
-    that only devices use never has one.
+    The mapping is made at the first CPU access and kept. So later frames need no new mapping, and
+    a buffer that only devices use never has one.
 
     :param fd: owned by this object, and closed if the constructor raises.
     :param heap: the allocator's name, for diagnostics.
@@ -496,9 +496,10 @@ class DmaBuf:
         """
         Call *listener* once with the buffer's identity when the buffer's use ends.
 
-        It ends when the owner calls :meth:`close`, even if that raises, or when this object is
-        collected. If the buffer is closed already, *listener* is called at once. Caches use this:
-        their key is the identity, and they own a duplicate of the descriptor until the call.
+        The use ends when the owner calls :meth:`close`, even if that raises, or when this object
+        is collected. If the buffer is closed already, *listener* is called at once. Caches use
+        this: their key is the identity, and they own a duplicate of the descriptor until the
+        call.
 
         The call may come on any thread, even in a finalizer, so *listener* must take no lock.
         ``SimpleQueue.put`` is a suitable listener.

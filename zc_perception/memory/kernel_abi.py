@@ -91,7 +91,7 @@ def c_name(name: str, capacity: int, what: str) -> bytes:
     """
     Return *name* as a NUL-terminated C string.
 
-    :param capacity: most bytes, including the NUL.
+    :param capacity: the largest possible size in bytes, including the NUL.
     :param what: what is named, for the message.
     :raises ValueError: the name is too long, or has unprintable characters, which could break a
         line of the kernel's listings.

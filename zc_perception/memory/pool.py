@@ -1434,8 +1434,8 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     export fences (before 6.0), or if no descriptor is left for the export. If all buffers are
     memfds, the fence signals at once, because no device uses a memfd.
 
-    :param timeout_s: most seconds that a device's job may run: the longest submit timeout of all
-        devices.
+    :param timeout_s: for how many seconds a device's job may run at most: the longest submit
+        timeout of all devices.
     :raises ValueError: the timeout is negative, infinite or NaN.
     """
     check_timeout(timeout_s)
@@ -1589,7 +1589,7 @@ class ForeignBufferPool(BufferPool):
     Only the producer's thread calls these two methods. Once there are *most* slots, new buffers
     replace the free slot that was unused for the longest time, so that a source that always makes
     new buffers doesn't fill the memory. A retired slot stays empty until new buffers arrive,
-    because the pool can't allocate any.
+    because the pool can't allocate buffers.
 
     :param layout: the layout of every frame.
     :param known: the buffers of each frame that the source has now; each frame gets a slot, and
@@ -1597,7 +1597,7 @@ class ForeignBufferPool(BufferPool):
     :param name: the producer's name, for messages.
     :param on_free: gets each slot that becomes free, and gives the buffers back to their owner.
     :param reserve: as for :class:`BufferPool`.
-    :param most: the most slots, up to 64; at least the number of *known* frames.
+    :param most: the largest number of slots, up to 64; at least the number of *known* frames.
     :raises ConfigError: the number of *known* frames is 0 or above 64, or *reserve* is outside its
         range.
     :raises LayoutError: the layout doesn't fit, or two frames share a buffer.

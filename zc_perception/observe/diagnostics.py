@@ -49,7 +49,7 @@ LOOK_S = 0.2
 """Seconds between two checks for changed levels; at most five messages a second are sent."""
 _RESTLESS_S = RECENT_S + PERIOD_S
 """
-A publisher checks levels every ``LOOK_S`` for so many seconds after its *signs* have changed.
+A publisher checks levels every ``LOOK_S`` for this many seconds after its *signs* have changed.
 
 A warning ends :data:`RECENT_S` seconds after its event, without another change of *signs*. This
 time is longer, so that the publisher notices the end of the warning.

@@ -208,7 +208,8 @@ class FrameLog:
             memory = self._create()
         except (OSError, ValueError) as error:
             self._complain(
-                f'no frame log, so zc_verify and the timeline will not see this node: {error}'
+                "the frame log can't be made, so zc_verify and the timeline will not see this "
+                f'node: {error}'
             )
             return
         self._open = memory, memoryview(memory).cast('Q')

@@ -135,7 +135,7 @@ class StageLatencies:
 RECENT_S = 3.0
 """Diagnostics warn of an event until this many seconds after it."""
 RATE_S = 1.0
-"""A rate covers at least these seconds: in less time, one frame more would change it too much."""
+"""A rate covers at least this many seconds: in less time, a frame would change it much."""
 _LOOKS_KEPT = 50
 _PAUSES_KEPT = 8
 # A pause between events is unusual if it is this many times as long as the longest recent one.
@@ -199,7 +199,7 @@ class RecentRates:
             looks.popleft()
         then, before = looks[0] if looks else (now, counts)
         if len(looks) > 1 and looks[-1][1] == looks[-2][1] == counts:
-            looks[-1] = (now, counts)  # of calls with the same values keep the first and the last
+            looks[-1] = (now, counts)  # keep the first and last call with the same values
         elif not looks or now - looks[-1][0] >= span / _LOOKS_KEPT:
             looks.append((now, counts))
         if now - then < span or counts[0] - before[0] < at_least:

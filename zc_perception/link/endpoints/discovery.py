@@ -426,7 +426,8 @@ class Rivals:
 
     If the socket of another publisher on this host answers, all other publishers are reported at
     once. Else only the graph shows them (they may be on another host), and the graph shows killed
-    publishers for a while. So each is then reported after :data:`UNPROVED_S` in the graph.
+    publishers for a while. So a publisher is then reported only after it has been in the graph for
+    :data:`UNPROVED_S`.
 
     :param monotonic: returns the time of a steady clock, in seconds.
     """

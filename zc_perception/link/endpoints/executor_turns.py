@@ -202,8 +202,8 @@ def is_spun(node: Node) -> bool:
     """
     Say whether the node is in an executor.
 
-    It isn't enough to read ``node.executor``: after ``rclpy.spin_once(node)`` this is still the
-    executor, although the node was removed from it.
+    It isn't enough to read ``node.executor``: after ``rclpy.spin_once(node)`` this attribute still
+    holds the executor, although the node was removed from it.
     """
     executor = node.executor
     return executor is not None and node in executor.get_nodes()

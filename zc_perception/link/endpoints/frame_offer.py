@@ -440,7 +440,7 @@ class FrameOffer:
     ) -> tuple[Answer, str]:
         refused = f'{consumer.constraints.participant}: {outcome.reason}'
         instead = (
-            f'start it before {self._name}, or name its needs in parameter '
+            f'start this consumer before {self._name}, or name its needs in parameter '
             "'participants' of that node"
         )
         with self._lock:

@@ -309,7 +309,7 @@ class FramePublisher:
     :param trusted_gids: groups whose members may connect, besides your own user and root.
     :param fds: descriptors of the buffers that a library of yours owns, at least two images: for
         each image one descriptor, or a sequence with one for each plane. A descriptor is a dma-buf
-        or a memfd with the seals SHRINK and GROW. Pass all buffers that you know.
+        or a memfd with the seals SHRINK and GROW. Pass all buffers that exist already.
     :param modifier: with *fds*: how the pixels are arranged, a DRM format modifier; 0 is LINEAR.
     :param strides: with *fds*: bytes from one row to the next, for each plane.
     :param offsets: with *fds*: byte at which each plane begins in its buffer; by default 0.
@@ -478,7 +478,7 @@ class FramePublisher:
 
         The frame is sent at the end of the block. If the block raises, nothing is sent and the
         buffer is free again. If no buffer is free, ``out.dropped`` is true, and your pixels are
-        not sent. After the block consumers read the frame: do not write to its arrays then.
+        not sent. Consumers read the frame after the block, so do not write to its arrays then.
 
         :param wait_s: seconds to wait for a free buffer, 0 to 3600. Set it for a source that can
             wait, such as a file; a camera can't.
@@ -572,8 +572,8 @@ class FramePublisher:
             the fence, or let their device wait. The sync_file stays yours.
         :raises ConfigError: the publisher was made without *fds*, or a value is invalid.
             *released* is not called in this case.
-        :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or of
-            another kind than those of *fds*.
+        :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or *fds*
+            are of the other kind.
         :raises LayoutError: a plane ends outside of the buffer, or the buffer belongs to another
             image.
         """

@@ -246,7 +246,7 @@ class CameraSubscription(FrameSubscription):
     Frames wait in the queue for their ``camera_info``. Newer frames replace waiting ones. When a
     ``camera_info`` with a newer stamp comes, the waiting frame is dropped at once, because its own
     ``camera_info`` was lost. In any case a waiting frame is dropped half a second to a second
-    after it was captured, because waiting frames of another process fill the window.
+    after it was captured, because a frame of another process counts as held while it waits.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class CameraSubscription(FrameSubscription):
         """
         Say whether the frame may leave the queue now; the queue calls this.
 
-        A frame whose ``camera_info`` was lost leaves, too, but is not passed to the callback.
+        A frame whose ``camera_info`` was lost leaves it, too, but isn't passed to the callback.
         """
         header, newest = frame.data.header, self._newest
         info = self._infos.get(header.stamp_ns)

@@ -231,7 +231,7 @@ class AdaptedSubscription(Generic[T]):
         without *remote*. While you hold that many, the newest objects wait, at most as many as the
         depth of *qos*.
     :param match_reliability: ``True``: if a publisher offers only best effort, read its messages
-        best effort, although *qos* is reliable.
+        with best-effort QoS, although *qos* is reliable.
     :param slow: the work that warnings name as too slow when you hold the maximum number of
         objects. Set it if your code processes frames and keeps none: by default, such warnings
         say that you keep frames. Warnings about a slow callback don't need it.
@@ -309,8 +309,8 @@ class AdaptedSubscription(Generic[T]):
         self._changeover = Changeover(
             max(REMEMBERED, 2 * (self._wanted.depth or 0)), self._wanted.transient_local
         )
-        # Whether the message type and the custom type both have a header. Its frame_id and stamp
-        # then show that a message and an object have the same content.
+        # Whether the message type and the custom type both have a header. The header's frame_id
+        # and stamp then show that a message and an object have the same content.
         self._stamped = hasattr(adapter.custom_type, 'header') and hasattr(
             adapter.ros_type, 'header'
         )

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The ``shared_memory`` rung (rung 2): send frames to other processes of the host by Unix sockets.
+The ``shared_memory`` rung: send frames to other processes of the host by Unix sockets.
 
 The sockets pass file descriptors of the frames' buffers, so no pixel is copied. Nothing in this
 folder imports ROS.

@@ -104,7 +104,7 @@ class Connection:
     :param holder: the consumer's name in the pool's leases, unique in the process.
     :param window: largest number of frames that the consumer may hold at the same time.
     :param depth: largest number of frames that may wait for the consumer.
-    :param watch: called with a fence, and with the connection's lock held; makes the server's
+    :param watch: called with a fence, while the connection's lock is held; makes the server's
         thread call :meth:`flush` when the fence has signalled.
     """
 

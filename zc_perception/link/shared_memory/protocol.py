@@ -54,7 +54,7 @@ MEMORY_MEMFD = 2
 
 
 class MessageType(IntEnum):
-    """The values of the header's field ``type``."""
+    """The values of field ``type`` in a packet's header."""
 
     HELLO = 1
     WELCOME = 2
@@ -67,7 +67,7 @@ class MessageType(IntEnum):
 
 
 class RefusalCode(IntEnum):
-    """The values of the field ``code`` in REFUSED."""
+    """The values of field ``code`` in a REFUSED."""
 
     VERSION = 1
     NOT_ALLOWED = 2

@@ -134,7 +134,7 @@ class RemoteSlot:
         data.__dict__.update(self._constants, header=_new(Header))
         lease = RemoteLease(owner, self, -1, owner.name)
         lease.ended = True
-        return Frame(data, lease)  # type: ignore[arg-type] # has all that Frame uses
+        return Frame(data, lease)  # type: ignore[arg-type] # the lease has all that Frame uses
 
     def close(self) -> None:
         """Unmap and close the slot's buffers; call this when no frame uses them any more."""
@@ -361,7 +361,7 @@ class RemoteSlots:
                 stranger = self.peer.uid != os.geteuid()
                 if buffer.kind is BufferKind.MEMFD and stranger and buffer.peers_can_write:
                     raise AllocationError(
-                        f'user {self.peer.uid} sent a memfd that others can write to; '
+                        f'user {self.peer.uid} sent a memfd that other processes can write to; '
                         'it has to be sealed with FUTURE_WRITE'
                     )
             # Check that the planes fit into the sizes that BUFFERS names. A buffer may be larger,

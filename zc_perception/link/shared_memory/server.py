@@ -468,7 +468,7 @@ class SharedMemoryServer:
             # Move the connections now, before the first frame of the new pool is published.
             for connection in self._connections:
                 self._move(connection, pool, heap)
-        # Only now: the server's thread ends all connections that were not moved.
+        # Wake the thread only now, because it ends all connections that were not moved.
         self._pool_changed = True
         self._wake_up()
 
@@ -679,8 +679,8 @@ class SharedMemoryServer:
         """Answer a consumer's HELLO by WELCOME, NOTED or REFUSED."""
         hello = newcomer.hello
         assert hello is not None
-        # Unlike any name that BufferPool.free_name() gives a subscription of this process: when
-        # the connection ends, all leases of this name are taken back.
+        # This name differs from all names that BufferPool.free_name() gives to subscriptions of
+        # this process, because at the connection's end all leases of this name are taken back.
         holder = f'{hello.name or "consumer"}@{next(_numbers)}'
         try:
             if self.door is not None and newcomer.consumer is not None:

@@ -565,7 +565,7 @@ def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
     Return uid and generation if the first *size* bytes of *buffer* are a RELEASE without a fence.
 
     Return ``None`` for any other message. Nearly all messages from consumers are such RELEASEs,
-    and this is their fast path.
+    and this function handles them quickly.
     """
     if size != RELEASE.size:
         return None
