@@ -108,8 +108,8 @@ class PlaneViews(Sequence[NDArray[Any]]):
         layout = self._layout
         if layout.modifier != LINEAR:
             raise FormatError(
-                f'{why_unmapped(layout)}: negotiate LINEAR, or import it into a device that '
-                'knows the modifier'
+                f'{why_unmapped(layout)}: negotiate LINEAR, or import the frame into a device '
+                'that knows the modifier'
             )
         read_only = self._access is _READ
         for buffer in self._buffers:

@@ -90,8 +90,8 @@ class Leaf(Rule):
 
     :param accepts: returns whether a value is allowed.
     :param json: the JSON schema of the rule.
-    :param others: returns further allowed words, which other packages offer; called only for a
-        value that *accepts* refuses.
+    :param others: returns further allowed words, which other packages offer; called only if
+        the value isn't allowed without them.
     """
 
     words: str

@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).resolve().parent
 @functools.cache
 def share_folder() -> Path | None:
     """
-    Return the source tree, or the installation's ``share/zc_perception``; ``None`` if not found.
+    Return the source folder or the installation's ``share/zc_perception``; ``None``: none found.
 
     The search starts at this file's path and not at AMENT_PREFIX_PATH, because sudo removes
     environment variables.

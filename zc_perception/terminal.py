@@ -229,7 +229,7 @@ def put(text: str, stream: TextIO | None) -> OSError | None:
     again, and change the exit code.
     """
     if stream is None:
-        return OSError(errno.EBADF, 'it is closed')
+        return OSError(errno.EBADF, 'the output is closed')
     encoding = stream.encoding or 'utf-8'
     try:
         print(text.encode(encoding, 'backslashreplace').decode(encoding), file=stream, flush=True)

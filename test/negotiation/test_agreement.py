@@ -119,7 +119,8 @@ REFUSED = [
     says('nobody', [], 'no participant names a format; the camera must'),
     says('same fourcc, other modifier', [CAMERA, who('npu', 'NV12 tiled')],
          f'(camera: NV12 LINEAR, YUYV LINEAR; npu: NV12 {modifier_name(TILED)}); NV12 is '
-         'common, but no modifier of it; add a converting participant or change one of them'),
+         'common, but none of its modifiers; add a converting participant or change one of the '
+         'participants'),
     says('one that can use nothing', [CAMERA, BufferConstraints('npu', formats=())], 'npu: none)'),
     says('a CPU with tiles', [who('camera', 'NV12 tiled'),
                               who('cpu', 'NV12 tiled', cpu_access=READ)],
@@ -156,7 +157,7 @@ REFUSED = [
          "npu can't use buffers of heap 'memfd'", '2 slots are needed', heaps=('memfd',)),
     says('a media API without modifiers, and an explicit one', [who('gpu', 'NV12 tiled'),
          who('kms', 'NV12 tiled', 'NV12 implicit'), who('media', 'NV12 implicit')],
-         'NV12 is common, but no modifier of it'),
+         'NV12 is common, but none of its modifiers'),
 ]  # fmt: skip
 
 

@@ -137,7 +137,7 @@ BASE = BufferSettings(
             {'offset_align': 65536},
             'plane 1: offset 307200 is not a multiple of its offset_align 65536',
         ),
-        ({'max_stride': 639}, 'has a stride of 640 bytes, above max_stride 639'),
+        ({'max_stride': 639}, 'a stride of 640 bytes is above max_stride 639'),
         ({'height_align': 64}, 'plane 0 has 307200 bytes, too few for 512 rows (height_align 64)'),
         ({'min_size': (641, 1)}, 'takes images of at least 641x1, not 640x480'),
         ({'max_size': (640, 479)}, 'takes images of at most 640x479, not 640x480'),

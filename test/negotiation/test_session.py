@@ -93,7 +93,7 @@ def test_who_does_not_fit_is_refused_by_name_and_the_others_go_on(producer: Prod
     assert (
         outcome.verdict is Verdict.REFUSED
         and 'gpu' in outcome.reason
-        and 'NV12 is common, but no modifier of it' in outcome.reason
+        and 'NV12 is common, but none of its modifiers' in outcome.reason
     )
     assert 'refused: ' in session.objection(tiled) and session.objection(fits) == ''
 

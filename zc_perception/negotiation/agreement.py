@@ -200,10 +200,10 @@ def _format_objection(participants: Participants) -> str:
     reason = ''
     if both:
         names = ', '.join(sorted(map(fourcc_name, both)))
-        reason = f'{names} is common, but no modifier of it; '
+        reason = f'{names} is common, but none of its modifiers; '
     return (
         f'no common pixel format and modifier ({offers}); {reason}add a converting '
-        'participant or change one of them'
+        'participant or change one of the participants'
     )
 
 

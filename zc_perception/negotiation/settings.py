@@ -288,7 +288,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
                 )
     widest = max(plane.stride for plane in layout.planes)
     if constraints.max_stride is not None and widest > constraints.max_stride:
-        found.append(f'has a stride of {widest} bytes, above max_stride {constraints.max_stride}')
+        found.append(f'a stride of {widest} bytes is above max_stride {constraints.max_stride}')
     padded = -(-layout.height // constraints.height_align) * constraints.height_align
     for index, plane in enumerate(layout.planes if layout.modifier == LINEAR else ()):
         kind = layout.format.planes[index]

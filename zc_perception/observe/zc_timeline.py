@@ -175,7 +175,7 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
         if not pids and not {'capture', 'inference'} <= roles:
             raise ZcError(
                 'no frame logs of a capture and an inference node are found; start both nodes, '
-                'for example by perception'
+                'for example with the program perception'
             )
         names = ', '.join(sorted(log.node for log in logs))
         put(printable(f'looking at {names} for {seconds:g} s'), sys.stderr)

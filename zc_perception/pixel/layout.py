@@ -129,7 +129,7 @@ def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
     """
     Refuse sizes that aren't a multiple of the format's subsampling.
 
-    For such sizes kernel interfaces differ: some round half a chroma sample up, others down.
+    For such sizes, kernel interfaces differ: some round half a chroma sample up, others down.
 
     :raises LayoutError: width or height is not an integer, not positive, above 65535, or not a
         multiple of the subsampling.

@@ -21,7 +21,7 @@ Sources: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and th
 *Exchanging pixel buffers*.
 
 This package reads and writes only LINEAR pixels. Frames of other layouts are passed on from a
-camera to a device that accepts them. For these frames the module finds three things: the name of
+camera to a device that accepts them. For these frames, this module finds three things: the name of
 a modifier (for messages), the number of planes that a buffer with this modifier has, and which
 other modifiers mean the same layout. It interprets nothing else.
 """

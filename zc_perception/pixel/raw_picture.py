@@ -63,7 +63,7 @@ _BAYER = {
     'gbrg': cv2.COLOR_BayerGR2BGR,
     'grbg': cv2.COLOR_BayerGB2BGR,
 }
-# Users of cv_bridge also write OpenCV's type names as encodings; these are their meanings.
+# Users of cv_bridge also write OpenCV's type names as encodings. The values are ROS's names.
 _MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
 NATIVE = 'native'
 OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)

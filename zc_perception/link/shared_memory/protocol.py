@@ -228,7 +228,7 @@ class Requirements:
             max_size=self._max_size(options.max_size),
         )
         if self.memory == MEMORY_DMABUF and not options.devices:
-            return replace(found, devices=('its device',))
+            return replace(found, devices=('the device',))
         if self.memory == MEMORY_MEMFD and options.heaps is None:
             return replace(found, heaps=('memfd',))
         return found
