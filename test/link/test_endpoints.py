@@ -242,7 +242,7 @@ def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is
     node, longest = ros.node('camera'), f'/{"t" * 242}'
     for endpoint in (ros.publisher, ros.subscription):
         with pytest.raises(
-            ConfigError, match=r"has 244 characters, at most 243 are possible, because '/_zc'"
+            ConfigError, match=r"has 244 characters, but at most 243 are possible, because '/_zc'"
         ):
             endpoint(node, topic=f'{longest}t')
     publisher = ros.publisher(node, topic=longest)

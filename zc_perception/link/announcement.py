@@ -155,7 +155,7 @@ def announcement_topic(topic: str) -> str:
     name = topic + SUFFIX
     if len(name) > _LONGEST_TOPIC:
         raise ConfigError(
-            f"topic '{topic}' has {len(topic)} characters, at most "
+            f"topic '{topic}' has {len(topic)} characters, but at most "
             f"{_LONGEST_TOPIC - len(SUFFIX)} are possible, because '{SUFFIX}' is added for "
             'announcements; choose a shorter name or namespace'
         )

@@ -78,7 +78,7 @@ class LinkQos:
 
     def mismatch(self, offered: LinkQos) -> str:
         """
-        Return the reason why a publisher with QoS *offered* doesn't match; empty if it does.
+        Return the reason why a publisher with QoS *offered* doesn't match; empty: it matches.
 
         The rules are those of DDS.
         """

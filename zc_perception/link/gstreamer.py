@@ -306,8 +306,8 @@ _DRM_SINCE = (1, 24)
 # A buffer's PTS is a whole number of microseconds, because drivers count in microseconds and must
 # return the PTS unchanged.
 TICK_NS = 1000
-# The latency that our source reports: the age of a frame when it is pushed. Without it, sinks that
-# synchronise to the clock would drop frames as late.
+# The latency that our source reports: the age of a frame when it is pushed. Without this report,
+# sinks that synchronise to the clock would drop frames as late.
 _LATENCY_NS = 33_000_000
 _END_S = 1.0
 _POLL_S = 0.01

@@ -154,7 +154,7 @@ class DmaBuf:
         :param lent: whether the buffer's owner, a library in this process, continues to write to
             it. The owner may map it again for each frame, so :meth:`seal_for_sharing` skips it.
         :raises AllocationError: the descriptor is neither a dma-buf nor such a memfd, the buffer
-            is too small, or *writable* is set but it can't be written.
+            is too small, or *writable* is set but the CPU can't write to it.
         """
         try:
             number = fd.fileno()

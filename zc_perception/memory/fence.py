@@ -305,7 +305,7 @@ def fence_from_fd(fd: OwnedFd) -> SyncFile:
     """
     Make a fence of a descriptor from another process.
 
-    :param fd: the fence owns it; it is closed if it is refused.
+    :param fd: owned by the fence, and closed if this function raises.
     :raises AcceleratorError: *fd* isn't a sync_file. An eventfd or pipe of a dead peer would never
         signal.
     """

@@ -736,7 +736,7 @@ class Nv12Writer:
 
 class ToNv12:
     """
-    Convert frames to NV12, also to another size.
+    Convert frames to NV12, with or without scaling.
 
     Y'CbCr frames keep their matrix and range; grey and R, G, B become BT.601 limited.
 

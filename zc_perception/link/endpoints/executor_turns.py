@@ -169,7 +169,7 @@ class NodeWatch:
     this object any more.
 
     :param look: checks the node. It must neither wait nor take locks that a caller of
-        :meth:`stop` may hold, and must leave the executor's work to the executor.
+        :meth:`stop` may hold. It must let the executor make and destroy the node's entities.
     """
 
     def __init__(self, node: Node, period_s: float, look: Callable[[], object]) -> None:

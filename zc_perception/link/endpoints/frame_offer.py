@@ -131,8 +131,8 @@ class FrameOffer:
         self._name = node.get_fully_qualified_name()
         topic = announcement_topic(publisher.topic)
         self._step = (
-            f"change that consumer, or format, size or parameter 'heap' of {self._name}: "
-            f"'ros2 topic echo --once {topic}' shows what it could offer"
+            f"change this consumer, or format, size or parameter 'heap' of {self._name}: "
+            f"'ros2 topic echo --once {topic}' shows what that node could offer"
         )
         self._publisher = publisher
         self._server = server

@@ -96,7 +96,7 @@ class _Busy(threading.local):
     """
     Whether this thread is publishing, or calling a user's function ``released``.
 
-    If so, further calls of such functions are postponed.
+    If so, further calls of ``released`` functions are postponed.
     """
 
     here = False

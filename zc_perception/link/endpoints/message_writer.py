@@ -63,7 +63,7 @@ class ExtraMessage(Generic[T]):
 
 
 class _Waiting(NamedTuple):
-    """A waiting message, kept as bytes because its owner may change the message object."""
+    """A waiting message, kept as bytes, because the user may change the message object."""
 
     content: bytes
 
