@@ -50,23 +50,11 @@ _F_ADD_SEALS, _F_SEAL_SHRINK = 1033, 2
 
 SYNC_READ, SYNC_WRITE, SYNC_END = 1, 2, 4
 
-#: System calls without a Python function, or whose numbers ``/proc/PID/syscall`` shows.
+#: System calls without a Python function, or whose numbers ``/proc/PID/syscall`` shows. The C
+#: library's poll() is ppoll there on arm64.
 SYSCALLS = {
-    'x86_64': {
-        'select': 23,
-        'exit': 60,
-        'delete_module': 176,
-        'clock_nanosleep': 230,
-        'pselect6': 270,
-        'userfaultfd': 323,
-    },
-    'aarch64': {
-        'pselect6': 72,
-        'exit': 93,
-        'delete_module': 106,
-        'clock_nanosleep': 115,
-        'userfaultfd': 282,
-    },
+    'x86_64': {'poll': 7, 'exit': 60, 'delete_module': 176, 'userfaultfd': 323},
+    'aarch64': {'poll': 73, 'exit': 93, 'delete_module': 106, 'userfaultfd': 282},
 }[os.uname().machine]
 
 libc = ctypes.CDLL(None, use_errno=True)
