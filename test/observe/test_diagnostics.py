@@ -238,6 +238,12 @@ def test_whoever_collects_may_fail_and_the_node_lives(desk: Desk) -> None:
         ('front/left/capture: camera', NUMBERS[Level.OK]),
     ]
 
+    values: Any = {1: b'a kind of another package may name a value by anything'}
+    desk.publisher._collect = lambda: [Status('camera', Level.OK, 'streaming', values)]
+    desk.pass_time(1.0)
+    (pair,) = desk.sent[-1].status[0].values
+    assert (pair.key, pair.value) == ('1', str(values[1]))
+
     desk.publisher._collect = lambda: [well]
     desk.publisher._before_publishing = fail
     assert desk.pass_time(2.0) >= 2

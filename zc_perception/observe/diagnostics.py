@@ -271,7 +271,7 @@ class DiagnosticsPublisher:
 
     def _row(self, status: Status) -> _Row:
         try:
-            values = {key: str(value) for key, value in status.values.items()}
+            values = {str(key): str(value) for key, value in status.values.items()}
         except Exception as error:
             status, values = _broken(error, status.part), {}
         texts = f'{self._name}: {status.part}', status.text(), status.hardware_id or self._host
