@@ -161,12 +161,12 @@ def message_of(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's class and text as one line, or only the text of a :exc:`ZcError`."""
+    """Return an exception's class and text as one line; only the text of a :exc:`ZcError`."""
     try:
         text = message_of(error)
     except Exception:  # str() of another package's exception may raise
         text = ''
-    if isinstance(error, ZcError):
+    if isinstance(error, ZcError) and text:
         return text
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
 

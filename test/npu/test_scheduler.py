@@ -542,9 +542,10 @@ def test_slots_of_lost_jobs_wait_until_the_device_has_let_go(start: Start) -> No
     until(bench.all_free)
 
 
+@pytest.mark.parametrize('text', ['the card is gone', ''])
 @pytest.mark.parametrize('step', ['tidy', 'trial import'])
-def test_a_loss_without_a_frame_is_one_too(start: Start, step: str) -> None:
-    bench, gone = start(reopen=Factory()), DeviceLostError('the card is gone')
+def test_a_loss_without_a_frame_is_one_too(start: Start, step: str, text: str) -> None:
+    bench, gone = start(reopen=Factory()), DeviceLostError(text)
     if step == 'tidy':
         bench.accelerator.tidy_errors.append(gone)
     else:

@@ -52,7 +52,7 @@ from dataclasses import dataclass
 from enum import Enum
 import threading
 
-from zc_perception.errors import NegotiationError
+from zc_perception.errors import NegotiationError, one_line
 from zc_perception.negotiation.agreement import agree, check_answer
 from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import (
@@ -354,7 +354,7 @@ def trial_failure(
                 with contextlib.suppress(Exception):
                     undos.pop()()
             which = f'{index} of {len(slots)}' if number is None else number
-            return f'trial import of slot {which} failed: {str(error) or type(error).__name__}'
+            return f'trial import of slot {which} failed: {one_line(error)}'
         if undo is not None:
             undos.append(undo)
     return ''

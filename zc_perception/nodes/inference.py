@@ -35,7 +35,7 @@ from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.tiles import decode, parse_roi, parse_tiles
 from zc_perception.detection.tracking import Tracking
-from zc_perception.errors import ConfigError, nearest, shown
+from zc_perception.errors import ConfigError, nearest, one_line, shown
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.remote_links import TooSlow
@@ -763,7 +763,7 @@ class InferenceNode(PerceptionNode):
         self.failed += 1
         self.frame_log.failed(frame, time.monotonic_ns(), self.scheduler.failing)
         self._status.lost(error)
-        self._complain(f'frame {frame.data.sequence} was lost: {error}', 'lost')
+        self._complain(f'frame {frame.data.sequence} was lost: {one_line(error)}', 'lost')
 
     @property
     def idle(self) -> bool:
@@ -850,7 +850,7 @@ class InferenceStatus:
 
     def lost(self, error: Exception) -> None:
         """Count a frame without a result, and keep its error. Any thread may call this."""
-        self._last_error = str(error)
+        self._last_error = one_line(error)
         self._lost += 1
 
     def say_notices(self) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import time
 
 from zc_perception.backoff import BackOff
-from zc_perception.errors import DeviceLostError
+from zc_perception.errors import DeviceLostError, one_line
 from zc_perception.npu.accelerator import Accelerator
 
 FIRST_DELAY_S = 0.1
@@ -117,7 +117,7 @@ class RecoveringDevice:
 
         A device that can't be opened again never counts as lost.
         """
-        return str(error) if isinstance(error, DeviceLostError) and self.replaceable else ''
+        return one_line(error) if isinstance(error, DeviceLostError) and self.replaceable else ''
 
     def guarded(self, function: Callable[..., object], *arguments: object) -> str:
         """
@@ -147,7 +147,7 @@ class RecoveringDevice:
             accelerator = self._reopen()
             capabilities = accelerator.capabilities()
         except Exception as error:
-            self.state = replace(self.state, last_error=str(error))
+            self.state = replace(self.state, last_error=one_line(error))
             self._retry.failed()
             return
         self._past_imports += self.accelerator.imports
