@@ -114,7 +114,8 @@ def test_a_failed_import_costs_that_consumer_the_buffers_and_is_undone(producer:
     session = BufferSession(CAMERA, SIZE, wanted_slots=4)
     session.allocate([gpu, npu], producer)
     assert session.outcomes()['gpu'].verdict is Verdict.FELL_BACK
-    assert session.objection(gpu) == 'fell back: trial import of slot 2 of 4 failed: OSError: EINVAL'
+    why = 'fell back: trial import of slot 2 of 4 failed: OSError: EINVAL'
+    assert session.objection(gpu) == why
     assert broken.given_back == broken.seen[::-1], 'the last first'
     assert session.objection(npu) == '' and len(whole.seen) == 4
 

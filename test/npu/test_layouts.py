@@ -34,6 +34,7 @@ import yaml
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.recognition import cells_of, recognise
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import ConfigError
@@ -402,6 +403,18 @@ def test_so_are_those_of_more_than_boxes(
     found = load_manifest(path).head
     assert {'kind': found.kind, **found.options} == {'kind': 'yolov8', 'reg_max': reg_max, **head}
     found_by(path)
+
+
+@pytest.mark.parametrize('nhwc', [False, True])
+@pytest.mark.parametrize('size', [(640, 384), (96, 64), (64, 64)])
+def test_masks_are_known_by_prototypes_smaller_than_their_number(
+    size: tuple[int, int], nhwc: bool
+) -> None:
+    rows, columns = size[1] // 4, size[0] // 4  # an input of 64x64 has 32 prototypes of 16x16
+    grid = (1, rows, columns, 32) if nhwc else (1, 32, rows, columns)
+    outputs = [('output0', (1, 4 + 3 + 32, sum(cells_of(size)))), ('output1', grid)]
+    head = recognise(outputs, size, 3, {'task': 'segment'}).head
+    assert head is not None and head['masks'] == 32
 
 
 @pytest.mark.parametrize(

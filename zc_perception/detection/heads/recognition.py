@@ -116,7 +116,7 @@ def recognise(
     grids = [shape for _, shape in outputs if len(shape) == 4]
     if len(outputs) == 2 and len(grids) == 1:
         said = {'task': 'segment', **said}
-    extras = _extras(said, grids)
+    extras = _extras(said, grids, size)
     # Ignore the masks' prototypes: the kind of head doesn't depend on them.
     if 'masks' in extras and len(grids) == 1:
         outputs = [output for output in outputs if len(output[1]) != 4]
@@ -249,20 +249,28 @@ def cells_of(size: tuple[int, int]) -> list[int]:
     return [-(-size[0] // stride) * -(-size[1] // stride) for stride in _USUAL]
 
 
-def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) -> HeadOptions:
+def _extras(
+    said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]], size: tuple[int, int] | None
+) -> HeadOptions:
     """Return the option for masks, keypoints or angles, as the model's task needs it."""
     task, keypoints = said.get('task'), said.get('kpt_shape')
     keypoints = keypoints if isinstance(keypoints, (list, tuple)) else ()
     if task == 'pose' and len(keypoints) == 2 and all(isinstance(n, int) for n in keypoints):
         return {'keypoints': list(keypoints)}
     if task == 'segment':
-        sides = (
-            [n for shape in grids[:1] for n in (shape[1], shape[3]) if n]
-            if len(grids) == 1
-            else []
-        )
-        return {'masks': min(sides, default=32)}
+        return {'masks': _channels(grids[0], size) if len(grids) == 1 else 32}
     return {'oriented': True} if task == 'obb' else {}
+
+
+def _channels(shape: tuple[int | None, ...], size: tuple[int, int] | None) -> int:
+    """Return the number of channels of the masks' prototypes, for an input of *size*."""
+    _, first, second, last = (n or 0 for n in shape)
+    width, height = size or (0, 0)
+    if first and second * width == last * height > 0:  # the prototypes have the input's shape
+        return first
+    if last and first * width == second * height > 0:
+        return last
+    return min((n for n in (first, last) if n), default=32)
 
 
 def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
