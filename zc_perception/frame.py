@@ -237,9 +237,9 @@ class Frame:
     has the frame's metadata, see :class:`FrameData`. Each subscriber gets its own Frame, which no
     other subscriber can release.
 
-    **Owner.** In a callback the subscription owns the frame and releases it when the callback
-    returns. In the loop of a :class:`FrameReader` the reader owns the frame and releases it at the
-    next step. Call :meth:`keep` to keep the frame. Everywhere else you own it: call
+    **Owner.** In a callback, the subscription owns the frame and releases it when the callback
+    returns. In the loop of a :class:`FrameReader`, the reader owns the frame and releases it at
+    the next step. Call :meth:`keep` to keep the frame. Everywhere else you own it: call
     :meth:`release`, or write ``with frame:``. If you forget this, the frame is released when
     Python collects it, and is counted as abandoned.
 

@@ -16,7 +16,7 @@
 """
 Call functions periodically, on one thread for the whole process.
 
-Timers of rclpy would be too expensive. At each wake-up an rclpy executor collects all entities of
+Timers of rclpy would be too expensive. At each wake-up, an rclpy executor collects all entities of
 all its nodes: this takes a millisecond for about ten nodes, and holds the interpreter's lock. With
 sixteen cameras, such timers would use most of a CPU core, and delay frames.
 """

@@ -26,7 +26,7 @@ Every program uses this module in this order:
    :meth:`Interruption.wait`, and by :meth:`Interruption.check` between the steps of a long start.
 3. :func:`put` for output: a closed terminal or a full disk must not lose the program's result.
 
-The signals are those of :func:`ending_signals`. After signal n the exit code is 128 + n, or 0 for
+The signals are those of :func:`ending_signals`. After signal n, the exit code is 128 + n, or 0 for
 a program that runs nodes, because a signal is the usual way to end it. This module imports little,
 because signals are not handled before it is imported.
 """
@@ -224,9 +224,9 @@ def put(text: str, stream: TextIO | None) -> OSError | None:
     """
     Print a text and a line feed; return the error if printing fails, else ``None``.
 
-    Characters that the stream's encoding lacks are escaped. After an error the stream's descriptor
-    is redirected to /dev/null. Otherwise Python would flush the stream's buffer at exit, fail
-    again, and change the exit code.
+    Characters that the stream's encoding lacks are escaped. After an error, the stream's
+    descriptor is redirected to /dev/null. Otherwise Python would flush the stream's buffer at exit,
+    fail again, and change the exit code.
     """
     if stream is None:
         return OSError(errno.EBADF, 'the output is closed')

@@ -182,7 +182,7 @@ def create_reader(
     """
     Make a subscription that any thread may destroy, even while its node is spun.
 
-    By default a subscription of rclpy has an event handler. If that handler is destroyed just
+    By default, a subscription of rclpy has an event handler. If that handler is destroyed just
     after an executor has collected its wait set, the executor raises InvalidHandle, and ``spin``
     ends. So this subscription has no event handler.
     """

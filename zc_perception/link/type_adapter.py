@@ -77,8 +77,8 @@ class TypeAdapter(Generic[CustomT]):
             to_custom=lambda message: message.data,
         )
 
-    The topic's type is always the ROS type, as in REP 2007. Within a process objects are passed as
-    they are, and nothing is converted.
+    The topic's type is always the ROS type, as in REP 2007. Within a process, objects are passed
+    as they are, and nothing is converted.
 
     **Owner.** All subscribers in a process get the same object, like a shared pointer to const in
     rclcpp: do not change it after it was published. If the type has the methods of

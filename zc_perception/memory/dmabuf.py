@@ -383,8 +383,8 @@ class DmaBuf:
 
         This is DMA_BUF_IOCTL_IMPORT_SYNC_FILE. The caller still owns the fence.
 
-        :param access: the access whose end the fence signals. For READ only writers wait for the
-            fence; for WRITE all users wait.
+        :param access: the access whose end the fence signals. For READ, only writers wait for
+            the fence; for WRITE, all users wait.
         :returns: ``False`` for a memfd, and on kernels before 6.0; the caller then has to wait for
             the fence itself.
         """

@@ -95,8 +95,8 @@ def heap_order(use: HeapUse, *, dma_heaps: str = '', nvmap: str = '') -> list[st
     """
     Return the names of the heaps that ``auto`` tries, the best first.
 
-    - CAMERA: on a Jetson CMA first, because the ISP and NVMM need contiguous memory. Elsewhere the
-      system heap, then CMA, because CMA is small (256 MB on the reference vehicle). A participant
+    - CAMERA: on a Jetson, CMA first, because the ISP and NVMM need contiguous memory. Elsewhere,
+      the system heap first, because CMA is small (256 MB on the reference vehicle). A participant
       of the negotiation that needs contiguous memory asks for it.
     - CAMERA_IMPORT: the same without memfd, because the camera's driver has to import the buffers.
     - NPU_RESULT: CMA, then the system heap. PCIe DMA needs contiguous memory unless an IOMMU joins

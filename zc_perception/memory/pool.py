@@ -171,7 +171,7 @@ class Lease:
 
     ``uses``: number of :meth:`BufferPool.release` calls that end the lease, see
     :meth:`BufferPool.again`. ``handed``: whether the holder has the frame; before, the frame waits
-    for it. ``ended``: how the lease ended (``released``, …); empty while it is valid.
+    for the holder. ``ended``: how the lease ended (``released``, …); empty while it is valid.
     """
 
     __slots__ = (
@@ -1524,7 +1524,7 @@ class HeldBuffers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # For each buffer_uid the callbacks of the slot's uses, the oldest use first: the slot may
+        # For each buffer_uid, the callbacks of the slot's uses, the oldest use first: the slot may
         # be in use again before the pool has called free() for the use before.
         self._held: dict[int, list[list[Callable[[], object]]]] = {}
         self._parked: list[Callable[[], object]] = []

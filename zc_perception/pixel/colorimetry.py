@@ -191,8 +191,8 @@ _V4L2_MATRICES = {
 }
 _V4L2_TRANSFERS = {1: Transfer.BT709, 2: Transfer.SRGB, 7: Transfer.PQ}
 # Key: the colour space; value: the encoding or the transfer that DEFAULT means in it
-# (V4L2_MAP_*_DEFAULT). In all other colour spaces DEFAULT means encoding 1 (BT.601) and transfer 1
-# (BT.709).
+# (V4L2_MAP_*_DEFAULT). In all other colour spaces, DEFAULT means encoding 1 (BT.601) and transfer
+# 1 (BT.709).
 _V4L2_DEFAULT_ENCODING = {_REC709: 2, _DCI_P3: 2, _BT2020: 6, 2: 8}
 _V4L2_DEFAULT_TRANSFER = {_SRGB: 2, _JPEG: 2, 9: 3, 2: 4, 11: 5, _DCI_P3: 6}
 

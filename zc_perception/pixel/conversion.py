@@ -274,7 +274,7 @@ class ToPicture:
     """
     Convert frames to R, G, B pictures, in the converter's memory or the caller's.
 
-    :param colorimetry: the frames' colorimetry. For grey and R, G, B frames only its range is
+    :param colorimetry: the frames' colorimetry. For grey and R, G, B frames, only its range is
         used, see :func:`~zc_perception.pixel.readable.rgb_range`.
     :param size: width and height of the picture; ``None``: the frame's size.
     :param channels: 3, or 4 for a picture whose last channel is 255.
@@ -721,8 +721,8 @@ class Nv12Writer:
         alpha = picture.shape[2:] == (4,)
         shapes = self._shapes | {'picture': (*self._shapes['luma'], 4 if alpha else 3)}
         for (name, shape), array in zip(shapes.items(), (picture, luma, chroma), strict=True):
-            # For a destination of the wrong shape OpenCV returns a new array, and the planes would
-            # keep the previous picture.
+            # For a destination of the wrong shape, OpenCV returns a new array, and the planes
+            # would keep the previous picture.
             if array.shape != shape or array.dtype != np.uint8:
                 raise LayoutError(
                     f'{name} is {array.dtype} {array.shape}; this writer needs uint8 {shape}'
@@ -781,8 +781,8 @@ class ToNv12:
         for name, target, shape in zip(
             ('luma', 'chroma'), (luma, chroma), self._shapes, strict=True
         ):
-            # For a destination of the wrong shape OpenCV returns a new array, and the planes would
-            # keep the previous picture.
+            # For a destination of the wrong shape, OpenCV returns a new array, and the planes
+            # would keep the previous picture.
             if target.shape != shape or target.dtype != np.uint8 or not target.flags.writeable:
                 kind = 'uint8' if target.flags.writeable else 'read-only'
                 raise LayoutError(

@@ -98,7 +98,7 @@ def rgb_range(fmt: PixelFormat, colorimetry: Colorimetry) -> Range:
     """
     Return the range of samples in a grey or R, G, B format.
 
-    For R, G, B it is FULL if the colorimetry has a Y'CbCr matrix, because the colorimetry's range
+    For R, G, B, it is FULL if the colorimetry has a Y'CbCr matrix, because the colorimetry's range
     then describes Y'CbCr samples.
     """
     own = len(fmt.components[0]) == 1 or colorimetry.matrix is Matrix.RGB

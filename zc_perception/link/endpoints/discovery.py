@@ -46,7 +46,7 @@ _MAX_ANNOUNCEMENTS = 100
 # While there are more announcements than publishers in the graph, an announcement is kept for this
 # time, even if no process ever answered at its socket.
 _UNMET_S = 60.0
-# For this time the graph may still count a killed publisher; Fast DDS forgets it after 20 s.
+# For this time, the graph may still count a killed publisher; Fast DDS forgets it after 20 s.
 _GRAPH_REMEMBERS_S = 60.0
 _FILES_S = 2.0
 # A publisher's writer on the topic appears in the graph within this time after its writer of

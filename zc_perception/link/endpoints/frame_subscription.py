@@ -443,7 +443,7 @@ class FrameReader(FrameSubscription):
             for frame in frames:
                 print(frame.sequence, frame.y.mean())
 
-    In an asyncio program write ``async for frame in frames:``. The loop ends when the node is
+    In an asyncio program, write ``async for frame in frames:``. The loop ends when the node is
     destroyed or its context is shut down.
 
     **Owner.** The reader owns the loop's current frame and releases it before the next one, unless

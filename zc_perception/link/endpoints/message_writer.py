@@ -83,7 +83,7 @@ class MessageWriter(Generic[T]):
     on the caller's thread and only puts a lease into the queue. ``_lock`` is held to replace the
     list of message types, and to start or stop the thread.
 
-    With transient_local QoS every object is converted, as in rclcpp, because a later reader gets
+    With transient_local QoS, every object is converted, as in rclcpp, because a later reader gets
     it from the middleware's history.
 
     ``withheld`` is the reason why no messages are made of objects; empty if they are made.
@@ -108,7 +108,7 @@ class MessageWriter(Generic[T]):
         self._extras: dict[str, Any] = {}
         self._latched: tuple[Any, ...] = ()
         self._profile = qos
-        # With leased objects keep-all counts as depth 1: else waiting frames would use up all
+        # With leased objects, keep-all counts as depth 1: else waiting frames would use up all
         # slots.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1

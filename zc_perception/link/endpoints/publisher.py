@@ -245,7 +245,7 @@ class AdaptedPublisher(Generic[T]):
         rclpy.spin(node)
 
     An object is converted once, and only while there is a reader of messages. With transient_local
-    QoS every object is converted, because a reader may come later. ``capture_node`` publishes
+    QoS, every object is converted, because a reader may come later. ``capture_node`` publishes
     camera frames with this class; its frames also reach other processes of the host by shared
     memory, see :meth:`serve`.
 

@@ -155,8 +155,8 @@ class SubscriptionStatistics:
         number if there are several publishers; 0 if no publisher has granted any.
     :param asked: how many frames you asked for; 0 when *window* is 0.
     :param in_hand: for each frame that you hold, its sequence number and for how many seconds you
-        have held it; with several publishers, the frames of the one whose window has been
-        full for longest.
+        have held it; with several publishers, the frames of the publisher whose window
+        has been full for longest.
     :param full_s: for how many seconds you have held as many frames as you may hold; 0 while you
         hold fewer.
     :param slow: the work that is so slow that you hold as many frames as you may hold, with
@@ -199,7 +199,7 @@ class AdaptedSubscription(Generic[T]):
         texts = AdaptedSubscription(node, TEXT, 'chatter', QoSProfile(depth=10), callback=print)
         rclpy.spin(node)
 
-    For camera frames use the subclass :class:`FrameSubscription`. While every publisher has a
+    For camera frames, use the subclass :class:`FrameSubscription`. While every publisher has a
     direct link (within the process, or by shared memory), the subscription reads no messages, so
     that publishers convert no objects for it.
 
@@ -208,7 +208,7 @@ class AdaptedSubscription(Generic[T]):
     a :class:`Frame`, is released when the callback returns.
 
     **Threads.** The callback runs on the node's executor, one object at a time and in order. It
-    may be a coroutine function. Without a callback a thread of yours takes objects from
+    may be a coroutine function. Without a callback, a thread of yours takes objects from
     ``queue.get(timeout_s)``.
 
     **Errors.** An exception of the callback goes to the code that spins the node, as in rclpy. A
@@ -540,8 +540,8 @@ class AdaptedSubscription(Generic[T]):
 
         The links' thread calls this. Readers of messages are made only on the executor's thread.
         """
-        # With transient_local a new connection is no reason why an object is missing: objects that
-        # were sent before the connection come directly, too.
+        # With transient_local, a new connection is no reason why an object is missing: objects
+        # that were sent before the connection come directly, too.
         if not self._wanted.transient_local:
             self._disturbed_at = time.monotonic()
         executor = self._node.executor

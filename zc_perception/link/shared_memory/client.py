@@ -89,7 +89,7 @@ class Greeting:
     """
     One attempt to connect: send HELLO to a producer's socket, then poll for the answer.
 
-    No method blocks. After a WELCOME the caller owns the socket; otherwise the caller must close
+    No method blocks. After a WELCOME, the caller owns the socket; otherwise the caller must close
     this object.
 
     ``noted`` is the text of NOTED, the reason why this consumer must wait; empty if no NOTED
@@ -524,7 +524,7 @@ class SharedMemoryClient:
 
     def _other_packet(self, slots: RemoteSlots, came: CameUnread) -> tuple[Frame, int] | None:
         """
-        Handle any packet but a FRAME without a fence; take over its descriptors.
+        Handle any packet except a FRAME without a fence; take over the packet's descriptors.
 
         :return: for a FRAME with a fence, the frame and the number of frames dropped before it;
             ``None`` for other packets.
