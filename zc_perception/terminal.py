@@ -225,8 +225,8 @@ def put(text: str, stream: TextIO | None) -> OSError | None:
     Print a text and a line feed; return the error if printing fails, else ``None``.
 
     Characters that the stream's encoding lacks are escaped. After an error, the stream's
-    descriptor is redirected to /dev/null. Otherwise Python would flush the stream's buffer at exit,
-    fail again, and change the exit code.
+    descriptor is redirected to /dev/null. Otherwise Python would flush the stream's buffer at
+    exit, fail again, and change the exit code.
     """
     if stream is None:
         return OSError(errno.EBADF, 'the output is closed')
