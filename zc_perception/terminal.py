@@ -69,7 +69,7 @@ def ending_quietly(command: str = '') -> Iterator[None]:
     """
     Let SIGINT, SIGTERM and SIGHUP end the process at once, without a traceback, in this block.
 
-    A signal that the program already handles or ignores is left alone. Outside the main thread
+    A signal that the program already handles or ignores is left alone. Outside the main thread,
     the function changes nothing.
 
     :param command: the program's name, for the line that is printed after a signal n; the exit

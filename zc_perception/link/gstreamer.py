@@ -19,7 +19,7 @@ Give frames to a GStreamer pipeline in this process, without copying their memor
 :class:`LentFrames` makes a GStreamer buffer for a frame, with a ``GstMemory`` for each buffer of
 the frame. When GStreamer has freed the last of these memories, the frame is released. The memories
 are watched, not the GStreamer buffer, because elements may move them to other buffers. For each
-freed memory GStreamer calls :func:`g_async_queue_push`, which puts the memory's address into our
+freed memory, GStreamer calls :func:`g_async_queue_push`, which puts the memory's address into our
 queue, and our thread reads the queue. So no Python code runs in GStreamer's threads, where it
 could fail while the interpreter ends.
 
@@ -448,7 +448,7 @@ class FramePipeline(BarePipeline):
         Return ``False`` if the pipeline doesn't accept frames; the frame is then released.
 
         :raises PipelineError: the pipeline accepts no caps of the frame. After this or any other
-            error the caller still owns the frame.
+            error, the caller still owns the frame.
         """
         data = frame.data
         stream = data.layout, data.buffers[0].kind, data.colorimetry

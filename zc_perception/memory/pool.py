@@ -595,7 +595,7 @@ class BufferPool:
         Take a free slot to fill; return ``None`` if there is none, or the pool is closed.
 
         ``None`` is counted as exhausted, unless *wait_s* was given or the pool is closed. Without
-        *index* the lowest free slot is taken, so that the same memory is reused soon.
+        *index*, the lowest free slot is taken, so that the same memory is reused soon.
 
         :param index: the slot whose buffer a driver has filled.
         :param wait_s: how long a source that isn't live (a file) waits for a free slot, and for
@@ -1429,7 +1429,7 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     The caller owns the fence.
 
     If the buffers have pending fences now, the result is a sync_file of all these fences. If none
-    is pending, a device may still be busy, because most drivers add no fences. In this case the
+    is pending, a device may still be busy, because most drivers add no fences. In this case, the
     result is a :class:`DeadlineFence` of *timeout_s*. The result is the same if the kernel can't
     export fences (before 6.0), or if no descriptor is left for the export. If all buffers are
     memfds, the fence signals at once, because no device uses a memfd.

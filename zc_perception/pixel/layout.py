@@ -277,8 +277,8 @@ def validate_layout(
     Overlap is checked between whole planes. So planes whose rows alternate are refused although
     they share no byte; no known format is stored that way. In a LINEAR plane, offset and stride
     must be multiples of :func:`sample_bytes`: no hardware makes unaligned samples, C code must not
-    load them, and NumPy reads them slowly. For other modifiers the rows can't be checked, only the
-    extents and the number of the planes.
+    load them, and NumPy reads them slowly. For other modifiers, the rows can't be checked, only
+    the extents and the number of the planes.
 
     :param buffer_sizes: the bytes of each buffer as the kernel reports them
         (``lseek(fd, 0, SEEK_END)``), never as the other process states them. Each buffer must be

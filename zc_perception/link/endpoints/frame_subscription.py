@@ -189,7 +189,7 @@ def create_frame_subscription(
     :param node: the node that subscribes; the camera's diagnostics show its name.
     :param topic: name of a ``sensor_msgs/msg/Image`` topic, relative or absolute; remaps apply.
     :param callback: a function or coroutine function that takes a :class:`Frame`.
-    :param qos: QoS of the topic, in place of *depth*. By default messages of best-effort and of
+    :param qos: QoS of the topic, in place of *depth*. By default, messages of best-effort and of
         reliable publishers are taken.
     :param depth: how many of the newest frames wait while the callback runs; older ones are
         dropped and counted.
@@ -245,7 +245,7 @@ class CameraSubscription(FrameSubscription):
 
     Frames wait in the queue for their ``camera_info``. Newer frames replace waiting ones. When a
     ``camera_info`` with a newer stamp comes, the waiting frame is dropped at once, because its own
-    ``camera_info`` was lost. In any case a waiting frame is dropped half a second to a second
+    ``camera_info`` was lost. In any case, a waiting frame is dropped half a second to a second
     after it was captured, because a frame of another process counts as held while it waits.
     """
 
@@ -404,7 +404,7 @@ def create_camera_subscription(
 
     :param callback: a function or coroutine function that takes a :class:`Frame` and a
         ``CameraInfo``.
-    :param qos: QoS of both topics, in place of *depth*. By default messages of best-effort and of
+    :param qos: QoS of both topics, in place of *depth*. By default, messages of best-effort and of
         reliable publishers are taken.
     :param depth: how many of the newest frames wait for their message or for the callback.
     :raises ConfigError: *callback* can't be called; *depth* or *max_held* is 0; *copy_free* is

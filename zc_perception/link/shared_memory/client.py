@@ -93,7 +93,7 @@ class Greeting:
     this object.
 
     ``noted`` is the text of NOTED, the reason why this consumer must wait; empty if no NOTED
-    came. After a NOTED there is no deadline for the answer.
+    came. After a NOTED, there is no deadline for the answer.
 
     :raises PeerGoneError: no process listens at *path*.
     :raises SilentError: the socket's queue of new connections is full.
