@@ -35,6 +35,7 @@ from doctor.vehicle import IDS, Vehicle
 from hypothesis import given
 from hypothesis import strategies as st
 from npu.json_schema import conforms
+import numpy as np
 from processes import is_alive, ran
 import pytest
 from waiting import until
@@ -325,6 +326,9 @@ def run(*checks: Check, limit_s: float = 20.0, system: System | None = None) -> 
         (raising, 'ZeroDivisionError: division by zero'),
         (complaining, 'the camera said no'),
         (silent, 'no result'),
+        (lambda *_: ['well'], "TypeError: it gave 'well', which is no Finding"),
+        (lambda *_: [ok('fast', ms=np.float32(1.5))], 'float32 is not JSON serializable'),
+        (lambda *_: sys.exit('this machine has no such card'), 'SystemExit: this machine has no'),
     ],
 )
 def test_a_check_that_goes_wrong_is_named_and_the_others_are_heard(

@@ -55,6 +55,7 @@ from zc_perception.errors import (
     nearest,
     one_line,
     printable,
+    shown,
     ZcError,
 )
 from zc_perception.machine.asking import CHECK_LIMIT_S, end_all, Question
@@ -247,10 +248,13 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
     try:
         for finding in check.run(system, needs):
             # Take the findings one by one, so that an error after a finding doesn't lose it.
+            if not isinstance(finding, Finding):
+                raise TypeError(f'it gave {shown(finding)}, which is no Finding')
+            json.dumps(finding.figures, allow_nan=False)  # raises for what --json can't write
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
-    except Exception as error:  # a bug in a check must not hide other checks' findings
+    except (Exception, SystemExit) as error:  # a bug here must not hide other checks' findings
         return [*found, *_not_checked(check, one_line(error))]
     return found or _not_checked(check, 'the check gave no result')
 
