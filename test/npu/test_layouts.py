@@ -298,6 +298,7 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
         (POSES, {}, {**TWO, 'head': 'boxes'},
          r'51 further .* can be masks: 51 or keypoints: \[17, 3\]'),
         (NOT_DETECTION, ultralytics(3, task='classify'), None, 'task classify'),
+        (V8, ultralytics(3, task='pose', kpt_shape=[17, 3]), None, "doesn't say how its outputs"),
     ],
 )  # fmt: skip
 def test_what_can_t_be_meant_is_refused_at_the_start(

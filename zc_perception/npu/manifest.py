@@ -1037,7 +1037,7 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
     classes = len(_classes(part)) if 'classes' in values or 'classes_file' in values else 0
     found = _recognised(facts, size, classes)
     if not classes:
-        count = f' for its {found.classes} classes' if found.classes else ''
+        count = f' for its {found.classes} classes' if found.classes > 0 else ''
         coco = "; for COCO's classes: classes_file: coco" if found.classes in (0, 80) else ''
         raise ConfigError(
             f"{path}: key 'classes' is missing, and {facts.source.name} has no class names; write "
@@ -1066,7 +1066,7 @@ def _check_count(part: _Part, facts: ModelFacts, classes: int, found: Recognised
 
     :param found: what the outputs are if the names of the classes are left out.
     """
-    if found.head is None or not found.classes:
+    if found.head is None or found.classes < 1:
         return
     key = part.place('classes_file' if 'classes_file' in part.values else 'classes').key
     where, advice = (
