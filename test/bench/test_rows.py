@@ -56,8 +56,8 @@ def rows_of(
     return {row.variant: row for row in make_rows(rounds, references)}
 
 
-def flat(median_us: float, cpu_us: float = 1.0, lost: int = 0) -> Series:
-    return Series([median_us] * 30, cpu_us, lost)
+def flat(median_us: float, cpu_us: float = 1.0) -> Series:
+    return Series([median_us] * 30, cpu_us)
 
 
 @pytest.mark.parametrize(('count', 'warm'), [(1, 1), (19, 19), (20, 18), (45, 41)])

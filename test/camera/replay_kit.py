@@ -99,11 +99,11 @@ def played(camera: DrawnCamera) -> list[tuple[Frame, tuple[NDArray[Any], ...]]]:
     return found
 
 
-def header(stamp_ns: int, frame_id: str = 'recorded_lens') -> Any:
+def header(stamp_ns: int) -> Any:
     types = STORE.types
     seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
     return types['std_msgs/msg/Header'](
-        types['builtin_interfaces/msg/Time'](seconds, nanoseconds), frame_id
+        types['builtin_interfaces/msg/Time'](seconds, nanoseconds), 'recorded_lens'
     )
 
 
@@ -115,13 +115,12 @@ def image(
     height: int,
     *,
     padding: int = 0,
-    big: bool = False,
 ) -> Any:
     """Return a sensor_msgs/Image of *pixels* (rows, bytes), with *padding* behind each row."""
     padded = np.full((pixels.shape[0], pixels.shape[1] + padding), 0xEE, np.uint8)
     padded[:, : pixels.shape[1]] = pixels
     return STORE.types[IMAGE](
-        header(stamp_ns), height, width, encoding, int(big), padded.shape[1], padded.ravel()
+        header(stamp_ns), height, width, encoding, 0, padded.shape[1], padded.ravel()
     )
 
 

@@ -585,17 +585,8 @@ def with_broken_pictures(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'\xff\xc0', b'\0\0'))
 
 
-def a_line(path: Path) -> None:
-    write_video(path, 'ffv1', [(np.zeros((1, 16), np.uint8),)], 'gray')
-
-
 def text(content: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(content, encoding='utf-8')
-
-
-def nothing_known(path: Path) -> None:
-    rng = np.random.default_rng(1)
-    path.write_bytes(bytes(rng.integers(0, 256, 4000, np.uint8)))
 
 
 BEGINS = "is a text, not a video; it begins with '{}': set parameter 'video'"
@@ -611,7 +602,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     'random bytes': (
         'drive.mp4',
-        nothing_known,
+        lambda path: path.write_bytes(np.random.default_rng(1).bytes(4000)),
         'is of no kind that FFmpeg knows .*If it is a video, convert it',
     ),
     'an MP4 without its index': (
@@ -625,7 +616,11 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
         'has pictures of a codec for which the FFmpeg of PyAV has no decoder; convert it',
     ),
     'broken pictures': ('drive.avi', with_broken_pictures, BROKEN.format('mjpeg')),
-    'a line': ('drive.mkv', a_line, 'its pictures are 16x1; they must be at least 2x2'),
+    'a line': (
+        'drive.mkv',
+        lambda path: write_video(path, 'ffv1', [(np.zeros((1, 16), np.uint8),)], 'gray'),
+        'its pictures are 16x1; they must be at least 2x2',
+    ),
 }
 
 

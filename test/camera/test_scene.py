@@ -85,24 +85,13 @@ def test_objects_stay_within_limits(
             assert 0.5 <= item.visible <= 1.0
 
 
-class RecordingPaint:
-    """Replace ``scene.paint``: record the pixels that each painted shape touches."""
-
-    def __init__(self) -> None:
-        self.touched: list[NDArray[np.bool_]] = []
-
-    def __call__(
-        self,
-        polygons: list[NDArray[np.int32]],
-        shape: scene.Shape,
-        luma: NDArray[np.uint8],
-        chroma: NDArray[np.uint8],
-    ) -> None:
-        black, white = np.zeros_like(luma), np.full_like(luma, 255)
-        for canvas in (black, white):
-            for polygon in polygons:
-                cv2.fillPoly(canvas, [polygon], 130)
-        self.touched.append(black == white)
+def touched_by(polygons: list[NDArray[np.int32]], luma: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which pixels a painted shape touches."""
+    black, white = np.zeros_like(luma), np.full_like(luma, 255)
+    for canvas in (black, white):
+        for polygon in polygons:
+            cv2.fillPoly(canvas, [polygon], 130)
+    return black == white
 
 
 def tight_box(pixels: NDArray[np.bool_]) -> tuple[float, float, float, float]:
@@ -115,13 +104,16 @@ def test_truth_is_what_is_painted(
     width: int, height: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = RoadScene(width, height, seed)
+    touched: list[NDArray[np.bool_]] = []
+    monkeypatch.setattr(
+        'zc_perception.camera.road_scene.paint',
+        lambda polygons, shape, luma, chroma: touched.append(touched_by(polygons, luma)),
+    )
     for index in (0, 77, 1234):
-        record = RecordingPaint()
-        monkeypatch.setattr('zc_perception.camera.road_scene.paint', record)
+        touched.clear()
         objects = scene.draw(index, *planes(width, height))
-        nearest_first = record.touched[::-1]
         hidden = np.zeros((height, width), np.bool_)
-        for item, pixels in zip(objects, nearest_first, strict=False):
+        for item, pixels in zip(objects, reversed(touched), strict=False):  # the nearest first
             assert (item.x, item.y, item.width, item.height) == tight_box(pixels)
             shown = (pixels & ~hidden).sum() / pixels.sum()
             assert item.visible <= shown + 1e-9 <= item.visible / 0.8 + 1e-6

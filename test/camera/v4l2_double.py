@@ -453,17 +453,17 @@ def road_pictures(
 
 
 class LiveWebcam(DriverDouble):
-    """Fill a buffer every 1/*hz* s with the next of *pictures*; drop it if none is queued."""
+    """Fill a buffer every 1/30 s with the next of *pictures*; drop it if none is queued."""
 
     def __init__(
-        self, *formats: str, pictures: Sequence[bytes], size: tuple[int, int], hz: float = 30.0
+        self, *formats: str, pictures: Sequence[bytes], size: tuple[int, int]
     ) -> None:
         self.sizes = (size,)
         super().__init__(*formats)
         self.size = size
         self.pictures = list(pictures)
         self.contents = [b'']
-        self.period = 1.0 / hz
+        self.period = 1.0 / 30.0
         self.due_at = 0.0
 
     @property
