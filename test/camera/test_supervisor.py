@@ -35,6 +35,7 @@ from zc_perception.errors import (
     ConfigError,
     NegotiationError,
     RecordingError,
+    ZcError,
 )
 
 WAIT_S = 60.0
@@ -242,15 +243,18 @@ def test_a_camera_that_fails_while_it_is_prepared_first_is_waited_for(
 
 @pytest.mark.parametrize(
     'error',
-    [ValueError('a defect'), ConfigError('the file went away'), RecordingError('frame 3')],
-)
+    [
+        ValueError('a defect'), SystemExit('a library ends the process'),
+        ConfigError('the file went away'), RecordingError('frame 3'),
+    ],
+)  # fmt: skip
 def test_an_unforeseen_error_is_a_failure_and_not_the_end_of_a_file(
     bench_of: MakeBench, error: Exception
 ) -> None:
     bench = bench_of(ScriptedCamera([1, error]))
     bench.start()
     reason = bench.until(CameraState.FAILED).reason
-    assert str(error) in reason and ('.py:' in reason) is isinstance(error, ValueError), (
+    assert str(error) in reason and ('.py:' in reason) is not isinstance(error, ZcError), (
         'of a defect it says where'
     )
     assert bench.supervisor.finished

@@ -255,9 +255,9 @@ class CameraSupervisor:
         try:
             while not self._stop.is_set() and not self.finished:
                 self._live()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # Report each error as FAILED: a thread that only ends would look like the end of a
-            # recording.
+            # recording, or, after a library's sys.exit(), like a camera that streams.
             text = (
                 one_line(error)
                 if isinstance(error, ZcError)
