@@ -59,20 +59,13 @@ def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
     with ExitStack() as cameras:
 
         def make(
-            *,
-            slots: int = 4,
-            framerate: float = FAST,
-            seed: int = 1,
-            heap: object = None,
-            consumer: Mapping[str, Any] | None = None,
-            **options: Any,
+            *, slots: int = 4, consumer: Mapping[str, Any] | None = None, **options: Any
         ) -> SyntheticCamera:
             now = itertools.count(1_007, 7).__next__
             stamps = StampClock(now, is_simulated=lambda: True)
-            options |= {'heap': heap or SealedMemfd(), 'now_ns': now, 'clock': stamps}
-            camera = SyntheticCamera(
-                WIDTH, HEIGHT, framerate, 'lens', seed=seed, ledger=ledger, **options
-            )
+            usual: dict[str, Any] = {'framerate': FAST, 'seed': 1, 'heap': SealedMemfd()}
+            usual |= {'now_ns': now, 'clock': stamps, 'ledger': ledger}
+            camera = SyntheticCamera(WIDTH, HEIGHT, frame_id='lens', **(usual | options))
             cameras.enter_context(closing(camera))
             npu = BufferConstraints('npu', slots=slots - 2, **(consumer or {}))
             camera.allocate(agree([camera.constraints(), npu], (WIDTH, HEIGHT)))

@@ -192,14 +192,9 @@ def test_each_fault_breaks_its_invariants_and_no_other(fault: str) -> None:
 
 def another_set(seen: Observation, **changes: Any) -> Observation:
     """Add capture and inference of a second camera, in another process."""
-    rear = (replace(node, pid=200, node=f'/rear{node.node}') for node in seen.nodes)
-    return replace(
-        seen,
-        nodes=(
-            *seen.nodes,
-            *(replace(node, **changes) if node.role == 'inference' else node for node in rear),
-        ),
-    )
+    rear = tuple(replace(node, pid=200, node=f'/rear{node.node}') for node in seen.nodes)
+    second = kit.with_node(replace(seen, nodes=rear), 'inference', **changes)
+    return replace(seen, nodes=(*seen.nodes, *second.nodes))
 
 
 def killed(seen: Observation) -> Observation:
