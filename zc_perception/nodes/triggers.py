@@ -53,7 +53,7 @@ FRAME_WAIT_S = 2.0
 """The most seconds that a request for a snapshot waits for the camera's next frame."""
 _MOST_WAITING = 4
 # The middleware's queue of requests. When it is full, a further request is lost, and its caller
-# waits for ever; so it is deep, as for the services of the component container.
+# waits for ever. So this queue is long, like that of the component container's services.
 _REQUESTS = QoSProfile(depth=200)
 
 
@@ -127,7 +127,7 @@ class _Trigger(ABC):
                 send(response)
 
     def _noted(self) -> Any:
-        """Return data that :meth:`_work` needs as they were when the request came."""
+        """Return the data for :meth:`_work` that must be taken now, when the request arrives."""
         return None
 
     @abstractmethod

@@ -110,8 +110,9 @@ class Job(Protocol):
 
         The returned fence belongs to the caller and signals when the device no longer uses the
         frame. :attr:`fence` signals when the device has ended the job. Then the device has room
-        for another job, and the accelerator may reuse the result's memory. Both may be the same
-        fence. To wait for :attr:`fence` later, duplicate its descriptor before this call.
+        for another job, and the accelerator may reuse the result's memory. The returned fence and
+        :attr:`fence` may be the same. To wait for :attr:`fence` later, duplicate its descriptor
+        before this call.
         """
 
     def close(self) -> None:
@@ -187,7 +188,7 @@ class Accelerator(ABC):
     DEVICE_FIRST: ClassVar[bool] = False
     """Whether to open the device before checking the model, to report the device's error first.
 
-    Only for devices that other programs can use while they are open."""
+    Set it only for devices that other programs can use while this accelerator has them open."""
 
     @classmethod
     def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,5 +329,5 @@ class Accelerator(ABC):
 
     @property
     def trial_imports(self) -> int:
-        """The number of trial imports that were released at once; 0 if a cache keeps them."""
+        """The number of trial imports released right after the trial; 0 if a cache keeps them."""
         return 0

@@ -391,7 +391,9 @@ class EngineThread:
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """
-        Let the thread close its engine and end; wait for it. A second call does nothing.
+        Make the thread close its engine and end; wait up to *timeout_s* until it has ended.
+
+        A second call does no harm.
 
         :returns: whether the thread has ended; a thread that hangs keeps its engine and its jobs.
         """
