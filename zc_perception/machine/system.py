@@ -17,10 +17,10 @@
 The machine that the checks of ``zc_doctor`` examine.
 
 :class:`System` has the machine's folders below one root, its environment, and the functions that
-open devices. Tests pass a folder and functions of their own, so that a folder can describe a
-broken vehicle. :class:`HostTree` has the folders of device nodes and attributes, for code that
-doesn't open a device. The last part is about the machine's heaps: their device nodes, the
-rights that they need, and buffers that a check allocates for a trial.
+open devices. Tests pass a folder that describes a broken vehicle, and functions of their own.
+:class:`HostTree` has the folders of device nodes and attributes, for code that doesn't open a
+device. The last part of this module is about the machine's heaps: their device nodes, the rights
+that a user needs to open them, and buffers that a check allocates for a trial.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def programs_using(path: str) -> list[str]:
 
 
 def file_of(library: ctypes.CDLL | str) -> str:
-    """Return a loaded library's file, whose name often has the version; empty: not loaded."""
+    """Return the path of a loaded library, which often has its version; empty: not loaded."""
     wanted = library if isinstance(library, str) else library._name
     base = os.path.basename(wanted or '').split('.so')[0]
     with open('/proc/self/maps', encoding='utf-8', errors='replace') as maps:
@@ -207,7 +207,7 @@ class System:
 
     @property
     def release(self) -> str:
-        """The kernel's release."""
+        """The kernel's release, as ``uname -r`` prints it."""
         return self.read('proc/sys/kernel/osrelease')
 
     @property
@@ -298,7 +298,7 @@ def allocate(system: System, name: str, size: int = PAGE) -> Iterator[DmaBuf]:
 @contextmanager
 def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
     """
-    Yield a buffer of one page from the first heap that allocates dma-bufs; else ``None``.
+    Yield a one-page buffer of the first heap that allocates dma-bufs; ``None``: no heap does.
 
     Heaps that aren't contiguous come first, because the contiguous pool is small.
     """

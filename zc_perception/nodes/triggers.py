@@ -215,7 +215,7 @@ class SnapshotService(_Trigger):
         missing = (
             ''
             if paths[-1].suffix == PICTURE_SUFFIX
-            else '; no picture was written, because this package converts no such format'
+            else '; no picture was written, because this package cannot convert the format'
         )
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
 
