@@ -17,8 +17,9 @@
 Real-time settings: CPUs and priority of a node's hot-path threads, memory of the process.
 
 Memory can be locked, so that it isn't paged out. Present objects can be exempted from garbage
-collection, which shortens its longest pauses. All settings are off by default. If the system
-refuses a setting, one warning names the right to grant, and the node runs without the setting.
+collection, so that the collector's longest pauses are shorter. All settings are off by default.
+If the system refuses a setting, one warning names the right to grant, and the node runs without
+the setting.
 
 Hot-path threads are the camera's thread (which also sends frames to other processes), the thread
 that decodes a webcam's JPEGs, the scheduler's thread (which receives frames, decodes results and
@@ -29,11 +30,12 @@ nothing else would run; and threads of libraries (GStreamer, ONNX Runtime, the m
 while a thread with a high priority waits for the interpreter's lock, the holder of the lock keeps
 its own, lower priority.
 
-A real-time thread that never sleeps keeps all others from its CPU. The kernel limits real-time
-threads to ``kernel.sched_rt_runtime_us`` of each ``sched_rt_period_us`` (95 %; -1: no limit). A
-process can have its own limit, RLIMIT_RTTIME (LimitRTTIME= of systemd): real-time CPU time without
-a blocking call, after which it gets SIGXCPU, and at the hard limit SIGKILL. Sources:
-sched_setscheduler(2), sched(7), getrlimit(2), mlockall(2), limits.conf(5), systemd.exec(5).
+A real-time thread that never sleeps keeps all ordinary threads from its CPU. The kernel limits
+real-time threads to ``kernel.sched_rt_runtime_us`` of each ``sched_rt_period_us`` (95 %; -1: no
+limit). A process can have a limit of its own, RLIMIT_RTTIME (LimitRTTIME= of systemd): the CPU
+time that a real-time thread may use without a blocking call. At the soft limit the process gets
+SIGXCPU, at the hard limit SIGKILL. Sources: sched_setscheduler(2), sched(7), getrlimit(2),
+mlockall(2), limits.conf(5), systemd.exec(5).
 """
 
 from __future__ import annotations
