@@ -134,8 +134,8 @@ def describe_ros() -> dict[str, Any]:
     Return rclpy's version, its middleware, and the message packages that can be imported.
 
     ``messages`` has, for each package, the error of its import; empty: no error.
-    ``missing`` is there if the middleware of RMW_IMPLEMENTATION isn't installed: rclpy can't be
-    used then.
+    The result has ``missing`` if the middleware of RMW_IMPLEMENTATION isn't installed; then rclpy
+    can't be used.
     """
     answer: dict[str, Any] = {
         'middlewares': _middlewares(),
