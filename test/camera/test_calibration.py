@@ -594,7 +594,7 @@ def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_pa
     assert CameraInfoStore(str(path), 'front', (320, 180)).notices == (
         f"calibration '{path}' is for 640x360 pictures, the camera gives 320x180: camera_info is "
         "published without it; calibrate at the camera's size, run it at the calibration's size, "
-        "set 'rescale_camera_info' if pictures of both sizes show the same, or set "
+        "set 'rescale_camera_info' if pictures of both sizes show the same view, or set "
         "'camera_info_url' to a file that fits",
     )
     store.resize(640, 480)

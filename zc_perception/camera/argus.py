@@ -318,7 +318,7 @@ class ArgusCamera(GStreamerCamera, ArgusKind):
     :param library: name or path of ``libnvbufsurface``; ``None``: the system's library.
     :param transform_library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
     :raises ConfigError: the machine is no Jetson, or the source element lacks a property.
-    :raises CameraError: the sensor doesn't run, or the library's structs are unknown.
+    :raises CameraError: the sensor doesn't run, or ``libnvbufsurface`` has unknown structs.
     """
 
     def __init__(
@@ -334,8 +334,8 @@ class ArgusCamera(GStreamerCamera, ArgusKind):
         self._converted = 0
         self._signature: Hashable = None
         self._vic: Vic | None = None
-        # why the VIC can't make the LINEAR frames that a consumer asked for, so that frames stay
-        # block-linear; empty: this has not happened
+        # Why the VIC can't make the LINEAR frames that a consumer asked for. The frames then stay
+        # block-linear. Empty: the VIC has not failed.
         self._stays = ''
         self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
         super().__init__(options)

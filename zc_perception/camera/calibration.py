@@ -130,7 +130,7 @@ class Calibration:
         return self.k[0] != 0.0
 
     def fill(self, message: Any) -> None:
-        """Set all fields but the header of a ``sensor_msgs/CameraInfo`` or a similar object."""
+        """Copy all values to a ``sensor_msgs/CameraInfo`` or a similar object; leave its header."""
         message.width, message.height = self.width, self.height
         message.distortion_model = self.distortion_model
         message.d, message.k, message.r, message.p = (
@@ -828,7 +828,7 @@ class CameraInfoStore:
             scale = (
                 ''
                 if self._rescale
-                else "set 'rescale_camera_info' if pictures of both sizes show the same, "
+                else "set 'rescale_camera_info' if pictures of both sizes show the same view, "
             )
             found.append(
                 (

@@ -121,7 +121,7 @@ class StampClock:
 
     :param ros_now_ns: returns the time of the node's clock. Unless a simulation drives that clock,
         it is CLOCK_REALTIME, as rcutils' system time is.
-    :param clocks: the machine's clocks; tests pass others.
+    :param clocks: the machine's clocks; tests pass replacements.
     :param is_simulated: returns whether a simulation drives the ROS clock now: a node's
         ``get_clock().ros_time_is_active``. The time itself can't show this, because a recording
         may be played with the present time of day.

@@ -21,7 +21,7 @@ which lists the finished files. The ``.mcap`` files follow https://mcap.dev/spec
 ``ros2`` and uncompressed chunks. If the recorder is killed, only the last chunk is lost. Schemas
 and channels stand before the chunks that use them, so a file without its end can be read record by
 record, and :func:`finish_recording` can write the end later. The package has its own writer,
-because rosbags' writer can neither split a recording nor flush, and rosdep has no key for the
+because rosbags' writer can neither split a recording nor flush, and rosdep can't install the
 library ``mcap``. The tests read the files with ``rosbags`` and with ``mcap``.
 
 A frame is a ``sensor_msgs/Image`` that keeps the format and every bit of the pixels, without
@@ -467,9 +467,9 @@ def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
     """
     Read an unfinished file record by record; add to *contents* each whole chunk with its indexes.
 
-    The chunks from a damaged one on are left out. For those of the last seconds, also compare the
-    checksums: after a power cut, the file's length may include blocks whose data never reached the
-    disk.
+    The first damaged chunk and all chunks after it are left out. For the chunks of the last
+    seconds, also compare the checksums: after a power cut, the file's length may include blocks
+    whose data never reached the disk.
     """
     schemas: dict[int, tuple[str, str]] = {}
     chunks: list[tuple[bytes, int, int, list[bytes]]] = []

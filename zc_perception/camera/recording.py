@@ -28,8 +28,8 @@ is killed, less is missing.
 much memory. On request, :func:`write_event` writes these messages to a recording. Each written
 video begins with a key frame, because decoding has to begin there.
 
-:class:`Snapshot` writes one frame as a picture for people, and as a recording, ``NAME.mcap``, from
-which camera ``replay`` makes a frame with the same bytes.
+:class:`Snapshot` writes one frame twice: as a picture for people, and as the recording
+``NAME.mcap``. When camera ``replay`` plays this recording, its frame has the same bytes.
 """
 
 from __future__ import annotations
@@ -609,8 +609,8 @@ class Kept(NamedTuple):
     """
     A message of the black box.
 
-    :param log_ns: time of arrival. A latched message may have arrived long before the others; it
-        is written with the time of the earliest of them.
+    :param log_ns: time of arrival. A latched message may have arrived long before the other
+        messages. It is written with the time of the earliest other message.
     """
 
     topic: Topic

@@ -49,8 +49,8 @@ DEFAULT_DEPTH = 2
 # unknown, the side waits _PATIENCE_S seconds.
 _PATIENCE = 0.75
 _PATIENCE_S = 0.02
-# A recording can wait longer than a driver: so the sides of one recording come together even if
-# one topic begins later, or one side starts later.
+# A recording can wait longer than a driver. With this longer wait, the sides of one recording find
+# each other even if one topic begins later, or one side starts later.
 _RECORDED_PATIENCE_S = 1.0
 _END_WAIT_S = 0.1
 
@@ -382,7 +382,7 @@ class SideCamera(Camera):
 
     :meth:`StereoSides.join` makes it. One thread captures from it, and any thread may stop it.
     After each captured frame, the capturing thread waits for the counterpart for at most 0.75 of a
-    frame period; for recordings that pair by their stamps, at least 1 s.
+    frame period. For recordings that pair by their stamps, this limit is at least 1 s.
     """
 
     # Property ``statistics`` has the wrapped camera's counters; :meth:`StereoSides.statistics`

@@ -52,8 +52,8 @@ class Lens:
     :param distortion: coefficients of OpenCV's standard distortion model, or of its fisheye model
         if *fisheye* is set.
     :param size: width and height of the calibrated pictures, in pixels.
-    :param region: x, y, width and height of the part of them that pictures of another size show;
-        ``None``: all of it.
+    :param region: x, y, width and height of the part of a calibrated picture that pictures of
+        another size show; ``None``: the whole picture.
     """
 
     matrix: NDArray[np.float64]

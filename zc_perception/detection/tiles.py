@@ -349,7 +349,7 @@ def _reached(boxes: NDArray[np.float64], box: Tiling) -> NDArray[np.intp]:
 
 
 def _ios(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return IoS: each other box's intersection with *one*, divided by the smaller area."""
+    """Return the IoS of *one* with each of *others*: intersection divided by the smaller area."""
     sides = np.minimum(one[2:], others[:, 2:]) - np.maximum(one[:2], others[:, :2])
     shared = np.maximum(sides, 0.0).prod(axis=1)
     areas = (others[:, 2:] - others[:, :2]).prod(axis=1)

@@ -16,7 +16,7 @@
 """
 The camera that takes frames from a GStreamer pipeline.
 
-Read module ``camera`` first: it has the camera class. ``kind`` declares the camera, ``pipeline``
-runs the pipeline, ``image`` reads formats and turns GStreamer's buffers into slots, and ``abi``
-calls GStreamer's C functions with ctypes.
+Read ``gstreamer/camera.py`` first: it has class ``GStreamerCamera``. ``kind`` declares the camera,
+``pipeline`` runs the pipeline, ``image`` reads formats and turns GStreamer's buffers into slots,
+and ``abi`` calls GStreamer's C functions with ctypes.
 """

@@ -583,7 +583,7 @@ class SharedFrames:
 
         :param wanted: the search ends when this number of buffers is known.
         :param framerate: frames per second, for the time to wait for a new buffer; 0: unknown.
-        :returns: the pool, and the pulled frames, which the caller uses before it pulls others.
+        :returns: the pool, and the pulled frames, which the caller uses before it pulls more.
             For a live camera this list is empty: its frames are old by now, and were closed.
         :raises CameraError: there are fewer than two buffers, or their layouts differ.
         """
@@ -682,7 +682,7 @@ class SharedFrames:
         """
         memory = self._reader.memory(sample)
         if memory is None:
-            # Consumers hold all buffers of the source, so the source copied without a message.
+            # Consumers hold all buffers of the source, so the source silently copied this frame.
             self.copied_upstream += 1
             return None
         order = self._order(sample, memory)

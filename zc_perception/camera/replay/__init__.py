@@ -16,6 +16,6 @@
 """
 The replay camera, which plays recordings.
 
-Read module ``camera`` first: it plays the frames of a source at the right pace. Module ``source``
-has the base of all sources. Each other module has one kind of source.
+Read ``replay/camera.py`` first: it plays the frames of a source at the right pace. ``source.py``
+has the base class of all sources. Each other module has one kind of source.
 """

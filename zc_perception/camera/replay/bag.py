@@ -452,8 +452,9 @@ class BagSource(FrameSource):
         """
         Return ns from the first to the last message of all topics; call this at the end.
 
-        If a simulation ran faster or slower than the recorder's clock, these are its nanoseconds.
-        One topic tells its speed, so that the sources of all topics return the same number.
+        If a simulation ran faster or slower than the recorder's clock, the result is in ns of the
+        simulation. The simulation's speed comes from one topic only, so that the sources of all
+        topics return the same number.
         """
         duration: int = self._reader.duration
         by_stamp, by_record = self._spans
@@ -468,7 +469,7 @@ class BagSource(FrameSource):
     @cached_property
     def _spans(self) -> tuple[int, int]:
         """
-        Return ns between one topic's first and last message, by stamps and by record.
+        Return ns between a topic's first and last message: by stamps, and by times of recording.
 
         The topic is the same for the sources of all topics. (0, 0): its messages can't be read.
         """
@@ -540,7 +541,7 @@ class BagSource(FrameSource):
         """
         Return the time of the next message, by the stamp in its header.
 
-        If the message can't be read, this is by the time at which it was recorded.
+        If the message can't be read, the time at which it was recorded is used instead.
         """
         entry = self._next_message()
         if entry is None:
@@ -564,8 +565,8 @@ class BagSource(FrameSource):
         by_stamp, by_record = stamp_ns - last[0], recorded_ns - last[1]
         # If the clock was set while recording, the stamps jump, and the replay would pause for the
         # length of the jump. For this step, use the times at which the messages were recorded.
-        # Compare single steps only: over a whole recording, the stamps of a simulation, which runs
-        # at its own speed, leave the recorder's clock far behind.
+        # Compare single steps only: a simulation runs at its own speed, so over a whole recording
+        # its stamps and the recorder's clock drift far apart.
         step = by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record
         self._last_ns = stamp_ns, recorded_ns, last[2] + step
         return Moment(last[2] + step, header)

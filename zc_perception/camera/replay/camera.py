@@ -110,8 +110,9 @@ class ReplayCamera(DrawnCamera):
 
     With parameter ``keep_all``, every frame is published exactly once: it waits for a free slot,
     and the recording is not repeated. Otherwise, a frame for which no slot is free is skipped
-    without being decoded. Parameter ``loop`` repeats the recording. With parameter ``stamps:
-    recorded``, the stamps then still increase, and a round is as long as the whole recording.
+    without being decoded. Parameter ``loop`` repeats the recording. If parameter ``stamps`` is
+    ``recorded``, stamps increase from round to round, and a round is as long as the whole
+    recording.
 
     :raises ConfigError: the recording can't be used, has an unreadable part before the time in
         parameter ``replay_start``, or ends before that time.
@@ -313,8 +314,9 @@ class ReplayCamera(DrawnCamera):
         """
         Return the time from this round's first frame to the next round's first frame.
 
-        With recorded stamps, all topics of a recording have rounds of one length. Otherwise, if
-        one side of a stereo pair had fewer frames than the other, wrong frames would be paired.
+        With recorded stamps, the rounds of all topics of a recording have the same length. If
+        their lengths differed, the two sides of a stereo pair would drift apart, and wrong frames
+        would be paired.
         """
         played_ns = self._newest_ns - self._first_ns
         if self._recorded:

@@ -16,7 +16,7 @@
 """
 V4L2 cameras.
 
-Read module ``camera`` first. ``kind`` declares the parameters and checks of these cameras.
+Read ``v4l2/camera.py`` first. ``kind`` declares the parameters and checks of these cameras.
 ``formats`` describes formats; ``choice`` selects a format and memory. ``device`` makes the ioctls,
 with the C structs of ``abi``. ``mjpeg`` decodes the frames of cameras that deliver JPEGs.
 """

@@ -381,8 +381,8 @@ class V4l2Stream:
         with self._lock:
             refused, self._refused = self._refused, {}
             for slot in refused.values():
-                # Since the refusal, the pool may have replaced this slot by another slot of
-                # the same number. Skip it then: the new slot is queued already.
+                # Since the refusal, the pool may have replaced this slot by a new slot of the
+                # same number. Then skip the old slot: the new slot is queued already.
                 if slot.state is SlotState.FREE and slot.index not in self._queued:
                     self._device.queue(slot.index, self._memory, slot.buffers)
                     self._queued.add(slot.index)

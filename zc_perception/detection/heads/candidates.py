@@ -273,7 +273,7 @@ def keep(
     boxes[:2] = corners[:2]
     np.subtract(corners[2:], corners[:2], out=boxes[2:4], dtype=np.float32)
     # _few() hands the scores to cv2.dnn.NMSBoxes, which drops boxes whose score isn't above zero.
-    # _keep() hands it ranks in place of scores, so it can keep such boxes.
+    # _keep() hands ranks in place of scores to cv2.dnn.NMSBoxes, so such boxes aren't dropped.
     if count <= _FEW and boxes[2:4].min() >= _NO_SIZE and scores.min() > 0:
         return _few(boxes, scores, classes, threshold)[:limit]
     order = _best_first(scores)
@@ -632,7 +632,8 @@ def _kept(turned: Turned, kinds: NDArray[np.intp], limits: DecodeLimits) -> NDAr
     """
     Suppress duplicates among oriented boxes; return the indices of the kept boxes, best first.
 
-    As in Ultralytics, a box is removed if a better box overlaps it, even if that one is removed.
+    As in Ultralytics, a box is removed if a better box overlaps it, even if the better box is
+    itself removed.
 
     :param turned: the boxes, best first.
     :param kinds: the class of each box; a box suppresses only boxes of its own class.

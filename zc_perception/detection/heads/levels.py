@@ -119,7 +119,7 @@ class ReadyFor(Generic[_Reader]):
 
 
 def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
-    """Return the index of the largest grid with *masks* channels, the masks' prototypes, or -1."""
+    """Return the index of the prototypes, the largest grid with *masks* channels; -1: none."""
     grids = [
         (output.values.size, -index)
         for index, output in enumerate(outputs)

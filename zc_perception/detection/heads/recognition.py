@@ -151,8 +151,8 @@ def _unseen(said: Mapping[str, Any], extras: HeadOptions) -> Recognised:
     """
     Return the head for an ``.axm`` file, which doesn't describe its outputs.
 
-    If the metadata looks like Ultralytics', it is the head of Ultralytics' exports. When the model
-    is loaded, a run on a blank picture checks whether this head fits.
+    If the metadata looks like Ultralytics', the result is the head of Ultralytics' exports. When
+    the model is loaded, a run on a blank picture checks whether this head fits.
     """
     if 'stride' not in said or _is_detr(said):
         return Recognised()
@@ -329,7 +329,11 @@ def _several(
                     ('relative', ', box_order: cxcywh, sigmoid: true'),
                 )
             )
-            + (('the same with background: 0 if class 0 is none',) if 'class' in words else ()),
+            + (
+                ('the same with background: 0 if class 0 is the background',)
+                if 'class' in words
+                else ()
+            ),
         )
     return Recognised()
 

@@ -63,8 +63,8 @@ class YoloV5(Head):
 
     An anchor has the channels x, y, w, h, objectness and C classes. With A anchors, a level is
     H x W x A·(5 + C), A·(5 + C) x H x W or A x H x W x (5 + C). The decoded tensor is
-    1 x N x (5 + C): centre and size in input pixels, objectness, classes. If there are this tensor
-    and raw levels, the levels are not read.
+    1 x N x (5 + C): centre and size in input pixels, objectness, classes. If the model gives this
+    tensor and also raw levels, the levels are not read.
 
     In raw levels: centre = (2s − ½ + cell) · stride, size = (2s)² · anchor, where s is the sigmoid
     of the raw number. ``sigmoid: false``: the device has applied the sigmoid to boxes and scores.
@@ -130,7 +130,7 @@ class YoloV5(Head):
 
 
 def _without_levels(outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
-    """Return only the decoded tensor if the raw levels are there too, as before YOLOv5 6.2."""
+    """Leave out the raw levels if there is also the decoded tensor, as before YOLOv5 6.2."""
     axes = [output.values.ndim for output in outputs]
     if axes.count(3) != 1 or axes.count(5) != len(axes) - 1 or len(axes) == 1:
         return outputs
