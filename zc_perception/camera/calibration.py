@@ -18,7 +18,7 @@ A camera's calibration: the values that describe its lens, and the YAML file tha
 
 Sources: sensor_msgs/CameraInfo for the values' meaning; camera_calibration_parsers and
 camera_calibration's calibrator for the file. Files of different programs differ: they may have
-numbers such as ``0.`` or ``1e-05`` (a YAML 1.1 reader takes the latter for text), matrices over
+numbers such as ``0.`` or ``1e-05`` (a YAML 1.1 reader takes ``1e-05`` for text), matrices over
 several lines, names that look like numbers, or OpenCV's header ``%YAML:1.0`` and tag
 ``!!opencv-matrix``. So this module reads every scalar as text and converts it to the field's type.
 

@@ -95,7 +95,7 @@ class CameraSupervisor:
     If opening, negotiating buffers or capturing fails, the thread closes the camera and opens it
     again after a pause, which doubles up to :data:`LAST_RETRY_S`. After a
     :class:`CameraChangedError` there is no pause. Only the same device (:attr:`Camera.identity`)
-    is opened again, never another one in its place. An ``OSError`` of the system, such as "no more
+    is opened again, never another camera. An ``OSError`` of the system, such as "no more
     descriptors", is handled like a failure of the camera. Any other error ends the thread with
     state FAILED.
 

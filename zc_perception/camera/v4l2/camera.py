@@ -497,7 +497,7 @@ class V4l2Stream:
 
 _SILENT_S = 2.0
 _SILENT_FRAMES = 10
-# Ignore a timestamp this far in the past or future: some drivers leave it empty, and others use
+# Ignore a timestamp this far in the past or future: some drivers leave it empty, and some use
 # another clock.
 _OLDEST_NS, _NEWEST_NS = 10_000_000_000, 5_000_000
 

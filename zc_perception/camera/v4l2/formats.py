@@ -231,8 +231,8 @@ def one_placement(
     Return one placement of planes, and the formats that have this placement.
 
     Constraints have one placement for all formats, so the best format with several planes decides.
-    ``None``: that format has both placements, and the other returned formats have both, too; or
-    no format has several planes. Formats with one plane fit either placement.
+    ``None``: that format and all other returned formats have both placements, or no format has
+    several planes. Formats with one plane fit either placement.
     """
     best = next((offer for offer in offers if len(pixel_format(offer.fourcc).planes) > 1), None)
     if best is None:

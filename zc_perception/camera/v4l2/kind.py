@@ -118,7 +118,7 @@ class V4l2(Camera):
         """
         Plan the pool by the driver's answers, or estimate it if the driver can't be queried.
 
-        In the latter case, ``zc_doctor``'s check of the camera reports why.
+        ``zc_doctor``'s check of the camera reports why the driver can't be queried.
         """
         found: PlannedPool | None = _module('checks').driver_pool(system, values, heaps, agree)
         size = cls.picture_size(system, values)

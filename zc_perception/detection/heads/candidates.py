@@ -85,8 +85,9 @@ class Candidates(NamedTuple):
         )
 
 
-# cv2.dnn.NMSBoxes, which suppresses duplicates, drops boxes whose score isn't above zero. If the
-# score threshold is above this number, all candidates have scores above zero, even as float32.
+# cv2.dnn.NMSBoxes, which suppresses duplicates, also drops boxes whose score isn't above zero. If
+# the score threshold is above this number, all candidates have scores above zero, even as float32.
+# Then _keep_few(), which calls cv2.dnn.NMSBoxes, loses no box by this.
 _ABOVE_ZERO = 1e-30
 _NO_ROWS = np.zeros(0, np.intp)
 NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), _NO_ROWS, _NO_ROWS)
