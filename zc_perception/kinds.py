@@ -32,7 +32,7 @@ import os
 import sys
 from typing import Any, cast, Generic, TYPE_CHECKING, TypeVar
 
-from zc_perception.errors import ConfigError, nearest, one_line
+from zc_perception.errors import ConfigError, nearest, one_line, shown
 from zc_perception.parameters import ParameterSpec
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Declared(Generic[T]):
     The declarations of all kinds in one :class:`Kinds`, such as of all kinds of camera.
 
     :param classes: by name, the classes that can be imported.
-    :param broken: for each class that can't be imported, a message with the reason and package.
+    :param broken: for each class that can't be used, a message with the reason and package.
     :param parameters: the parameters of all kinds, each once. A parameter's description names the
         kinds that read it.
     :param readers: by parameter name, the kinds that read the parameter.
@@ -214,6 +214,15 @@ class Kinds(Generic[T]):
             raise ConfigError(
                 f"{self.noun} '{name}' is {found!r}, which is no class derived from "
                 f'{self.base.replace(":", ".")}'
+            )
+        declared = getattr(found, 'PARAMETERS', ())
+        if not (
+            isinstance(declared, (tuple, list))
+            and all(isinstance(spec, ParameterSpec) for spec in declared)
+        ):
+            raise ConfigError(
+                f'{self.whose(name)} has PARAMETERS = {shown(declared)}; it must be a tuple of '
+                'zc_perception.parameters.ParameterSpec'
             )
         return found
 

@@ -72,6 +72,8 @@ class ParameterSpec:
     :param fixed: whether the value can be set only when the node starts.
     :param check: called with a value of the right type and range; raises ConfigError if the value
         can't be used.
+    :raises ConfigError: the declaration allows no value: the default has another type than those
+        of :data:`TYPE_NAMES`, or is outside the range or choices.
     """
 
     name: str
@@ -90,6 +92,18 @@ class ParameterSpec:
     fixed: bool = False
     check: Callable[[Any], object] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a wrong declaration here, where its error can name the kind's package."""
+        if type(self.default) not in TYPE_NAMES:
+            raise ConfigError(
+                f"the default of parameter '{self.name}' is {shown(self.default)}; it must be "
+                f'{", ".join(TYPE_NAMES.values())}'
+            )
+        try:
+            self._converted(self.default)
+        except ConfigError as error:
+            raise ConfigError(f'the default of {error}') from None
+
     def allowed(self) -> str:
         """Describe the allowed values: type or choices, range, unit."""
         text = TYPE_NAMES[type(self.default)]
@@ -107,6 +121,13 @@ class ParameterSpec:
 
     def convert(self, value: Any) -> Any:
         """Convert *value* to the parameter's type; raise ConfigError if it isn't allowed."""
+        value = self._converted(value)
+        if self.check is not None:
+            self.check(value)
+        return value
+
+    def _converted(self, value: Any) -> Any:
+        """Do what :meth:`convert` does, without :attr:`check`."""
         kind: Any = type(self.default)
         if isinstance(value, array.array):  # rclpy gives a list of numbers as an array
             value = value.tolist()
@@ -146,8 +167,6 @@ class ParameterSpec:
             raise ConfigError(
                 f"parameter '{self.name}' is {shown(value)}; it must be {self.allowed()}{hint}"
             )
-        if self.check is not None:
-            self.check(value)
         return value
 
 

@@ -246,12 +246,12 @@ def start(
     try:
         return run(parser.read(sys.argv[1:] if words is None else words))
     except ConfigError as error:
-        print(error_line(parser.prog, error), file=sys.stderr)
+        put(error_line(parser.prog, error), sys.stderr)
     except ImportError as error:
         advice = _advice(error)
         if advice is None:
             raise
-        print(error_line(parser.prog, ConfigError(advice)), file=sys.stderr)
+        put(error_line(parser.prog, ConfigError(advice)), sys.stderr)
     return EXIT_USAGE
 
 

@@ -117,6 +117,9 @@ class Loud(DrawnCamera):
 
 class Slotted(DrawnCamera):
     PARAMETERS = (ParameterSpec('slots', 8, 'its own.', '', 3, 64),)
+
+class Timed(DrawnCamera):
+    PARAMETERS = (ParameterSpec('use_sim_time', False, 'its own.'),)
 """
 
 
@@ -164,12 +167,45 @@ def test_parameters_of_one_name_that_differ_are_named_with_their_packages(
     )
 
 
+@pytest.mark.parametrize(('name', 'of'), [('slots', 'Slotted'), ('use_sim_time', 'Timed')])
 def test_a_kind_s_parameter_can_not_have_the_name_of_the_node_s_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer(tmp_path, monkeypatch, {'own': {'slotted': 'other_0:Slotted'}})
-    with pytest.raises(ConfigError, match="'slots' of camera 'slotted' of package 'own' has the"):
+    offer(tmp_path, monkeypatch, {'own': {'another': f'other_0:{of}'}})
+    with pytest.raises(ConfigError, match=f"'{name}' of camera 'another' of package 'own' has"):
         list(NODES['capture'])
+
+
+@pytest.mark.parametrize(
+    ('declared', 'message'),
+    [
+        (
+            "(ParameterSpec('gain', 12, '', '', 0, 9),)",
+            "can't be imported (wrong:Wrong): the default of parameter 'gain' is 12; it must be "
+            'an integer from 0 to 9',
+        ),
+        (
+            "(ParameterSpec('gain', {}, ''),)",
+            "the default of parameter 'gain' is {}; it must be a boolean (true or false), an",
+        ),
+        ('None', "camera 'wrong' of package 'own-wrong' has PARAMETERS = None; it must be"),
+        ("('gain',)", "has PARAMETERS = ('gain',); it must be a tuple"),
+    ],
+)
+def test_a_wrong_declaration_costs_the_other_kinds_nothing(
+    declared: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, 'own-wrong', {'zc_perception.cameras': {'wrong': 'wrong:Wrong'}})
+    imports, _, _ = OTHER.partition('class')
+    code = f'{imports}class Wrong(DrawnCamera):\n    PARAMETERS = {declared}\n'
+    (tmp_path / 'wrong.py').write_text(code, encoding='utf-8')
+    monkeypatch.delitem(sys.modules, 'wrong', raising=False)
+    offer_alone(monkeypatch, tmp_path)
+    (broken,) = NODES['capture'].broken
+    assert message in broken and "'own-wrong'" in broken
+    assert 'slots' in (spec.name for spec in NODES['capture'])
+    with pytest.raises(ConfigError, match="'own-wrong'"):
+        CAMERAS.load('wrong')
 
 
 def test_what_the_chosen_kind_does_not_read_is_said_unless_it_is_the_default() -> None:

@@ -275,7 +275,9 @@ def test_a_group_that_is_none_is_told_all(capsys: pytest.CaptureFixture[str]) ->
     assert all(check.group in said for check in checks_of()) and "did you mean 'metis'?" in said
 
 
-@pytest.mark.parametrize(('arguments', 'errors'), [([], 'null'), (['--json'], 'full')])
+@pytest.mark.parametrize(
+    ('arguments', 'errors'), [([], 'null'), (['--json'], 'full'), (['--unknown'], 'full')]
+)
 def test_a_full_disk_is_wrong_use_and_no_failed_check(arguments: list[str], errors: str) -> None:
     with open('/dev/full', 'w', encoding='ascii') as full:
         command = [*COMMAND, '--only', 'kernel', *arguments]

@@ -32,7 +32,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.kinds import Kinds
 from zc_perception.negotiation.constraints import SYNTAX
 from zc_perception.npu.kinds import ACCELERATORS, AUTO, FOR_ALL
-from zc_perception.parameters import ParameterSpec
+from zc_perception.parameters import EVERY_NODE, ParameterSpec
 from zc_perception.pixel.raw_picture import OUTPUT_ENCODINGS
 
 
@@ -60,7 +60,7 @@ class NodeSpecs:
         yield from self.own
         if self.kinds is None:
             return
-        names = {spec.name for spec in self.own}
+        names = {*EVERY_NODE, *(spec.name for spec in self.own)}
         for spec in self.kinds.declared.parameters:
             if spec.name in names:
                 kind = self.kinds.declared.readers[spec.name][0]
@@ -73,7 +73,7 @@ class NodeSpecs:
 
     @property
     def broken(self) -> Sequence[str]:
-        """A sentence for each kind whose module can't be imported."""
+        """A sentence for each kind that can't be imported or has wrong declarations."""
         return () if self.kinds is None else self.kinds.declared.broken
 
     def unread(self, values: Mapping[str, Any]) -> dict[str, str]:

@@ -257,12 +257,14 @@ def test_without_ros_the_values_are_those_of_plain_yaml(
     assert (plain.sections, plain.lines) == (by_ros.sections, by_ros.lines)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     gone = "can't be read: No such file or directory; name another file"
     with pytest.raises(ConfigError, match=rf"^params_file '.*no\.yaml' {gone}$"):
         read_parameter_yaml(str(tmp_path / 'no.yaml'), 'params_file')
     with pytest.raises(ConfigError, match='Is a directory'):
         read_parameter_yaml(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"'/dev/zero' has more than 4194304 bytes, the limit; "):
+        read_parameter_yaml('/dev/zero')
 
 
 def test_the_structs_are_those_of_rcl_s_header(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ import yaml
 from zc_perception.errors import ConfigError, message_of
 
 KEY = 'ros__parameters'
+_MOST_BYTES = 4 << 20
 Section = tuple[str, dict[str, Any]]
 """A pair: the full node name of a section, which may have wildcards, and values by dotted name."""
 
@@ -393,7 +394,11 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
     where = f"{called} '{path}'"
     try:
         with open(path, 'rb') as file:
-            raw = file.read()
+            raw = file.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            raise ConfigError(
+                f'{where} has more than {_MOST_BYTES} bytes, the limit; name another file'
+            )
         written = _written(raw)
     except OSError as error:
         raise ConfigError(f"{where} can't be read: {error.strerror}; name another file") from error
