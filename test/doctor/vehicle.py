@@ -492,6 +492,10 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         all_of(capture(memory='export'), SMALL_CMA),
         warns('memory.cma_pool'),
     ),
+    "driver's own buffers and a consumer of others": (
+        capture(memory='export', participants=['a: NV12; heap=dma_heap/system']),
+        fails('agreement.planned /capture'),
+    ),
     'camera whose size nobody knows': (
         capture(camera='gstreamer', pipeline='videotestsrc', width=0),
         warns('memory.cma_pool'),
