@@ -675,7 +675,7 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
         run.eventually(lambda: run.capture._snapshots._requests.qsize() == 4, 'four wait')
         refused = answer(run)
         assert not refused.success and refused.message == (
-            'no snapshot: 4 snapshots wait already; is the disk slow?; call again later'
+            'no snapshot: 4 snapshots wait already; perhaps the disk is slow; call again later'
         )
         assert not first.done()
         disk.set()

@@ -136,9 +136,10 @@ class CameraControls:
 
     def _set(self, wanted: Mapping[str, Any]) -> None:
         """
-        Set all values or none.
+        Set all of the *wanted* values, or none.
 
-        Also set values that seem to be in force: another program may have changed them.
+        A value that this object believes to be in force is set again: another program may have
+        changed the control.
         """
         camera = self._camera
         if camera is None:
@@ -171,7 +172,7 @@ class CameraControls:
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """Set a control's parameter to the value in force; ROS refuses a read-only parameter."""
+        """Set a control's parameter to the value in force, unless the parameter is read-only."""
         if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
             return
         with self._tell():
@@ -190,7 +191,7 @@ class CameraControls:
         return dict(self._in_force)
 
     def status(self) -> Status:
-        """Report the values in force, and which wanted values the camera refused when opened."""
+        """Report the values in force, and the wanted values that the opened camera refused."""
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
         return CONTROLS.status(

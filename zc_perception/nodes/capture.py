@@ -71,9 +71,9 @@ from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import Silence, StageLatencies
 from zc_perception.pixel.fourcc import fourcc_name
 
-# Levels of diagnostics. OK: there is no calibration, and no file is named, because many cameras
-# need none. WARN: the named file is missing, or the calibration has a fault, such as another
-# picture size. ERROR: the file can't be read, or its URL is wrong.
+# Levels of diagnostics. OK: there is no calibration, but no parameter names a file: many cameras
+# need no calibration. WARN: the named file is missing, or the calibration has a fault, such as
+# another picture size. ERROR: the file can't be read, or its URL is wrong.
 CALIBRATION = Part(
     'calibration',
     Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('why the file or its URL is wrong; '
@@ -206,8 +206,8 @@ STEREO = Part(
         'see part camera of the {other} node'),
     Row(lambda s: not s.paired and s.silent, WARN, 'frames of the {other} camera do not come',
         'look at its cable and power, and at its trigger'),
-    Row(lambda s: not s.paired, WARN, ('frames come {apart_ms:.1f} ms apart, the tolerance is '
-                                       '{tolerance}'),
+    Row(lambda s: not s.paired, WARN, ('left and right frames come {apart_ms:.1f} ms apart, '
+                                       'the tolerance is {tolerance}'),
         'trigger the cameras together or raise stereo_tolerance'),
     well='{pairs} pairs',
 )  # fmt: skip
@@ -529,8 +529,8 @@ class CaptureNode(PerceptionNode):
         # they accept.
         self._offer.listen((self.parameters['width'] or 1, self.parameters['height'] or 1))
         if self._factory.slow:
-            # The camera's own thread opens it, so that neither other cameras nor signals wait for
-            # its first frame.
+            # The camera's own thread opens it, so that other cameras, and the program's end after
+            # Ctrl-C, need not wait for the first frame.
             self._factory.check()
         else:
             self.supervisor.open_now()

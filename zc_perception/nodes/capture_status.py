@@ -162,7 +162,7 @@ POOL = Part(
         lambda s: s.failures,
         WARN,
         'a slot could not be replaced or given back: {last_failure}',
-        'free memory in the heap that key heap names',
+        "free memory in the heap that key 'heap' names",
     ),
     Row(
         lambda s: s.abandoned,

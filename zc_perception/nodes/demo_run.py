@@ -232,7 +232,7 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dic
 
 
 class Progress:
-    """Prints progress: updates one line of a terminal; other outputs get a new line each 2 s."""
+    """Prints progress: a terminal shows one line that changes; a file gets a new line each 2 s."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()

@@ -76,9 +76,9 @@ GSTREAMER = Part(
                                                             'the node starts the pipeline again '
                                                             'by itself'),
         "an element's error message"),
-    Row(lambda s: s.seen.stuck, WARN, ('{seen.stuck} pipeline(s) did not come to an end and '
-                                       'hold frames'),
-        'restart the node; see which element waits: GST_DEBUG=3'),
+    Row(lambda s: s.seen.stuck, WARN, ('{seen.stuck} pipeline(s) did not come to an end, and '
+                                       'still hold frames'),
+        'restart the node; GST_DEBUG=3 shows which element waits'),
     Row(lambda s: s.bare, WARN, ('{bare} key frame(s) came without SPS and PPS lately: late '
                                  'subscribers see nothing'),
         "put 'h264parse config-interval=-1' in front of the sink"),

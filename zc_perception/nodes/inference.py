@@ -329,13 +329,13 @@ _TOO_LONG = {
         'out of its process'
     ),
     'link': (
-        'this node was busy with the frame before, or waits for a CPU: see in_flight and '
+        'this node was busy with the previous frame, or waits for a CPU: see in_flight and '
         'realtime_priority'
     ),
     'import': 'importing or converting the frame takes too long: see part accelerator',
     'infer': 'the device takes too long: use a smaller model, or run fewer frames (max_rate)',
     'queue': (
-        'the frame before was decoded late, or the thread that decodes frames waits for a CPU: '
+        'the previous frame was decoded late, or the thread that decodes waits for a CPU: '
         'see realtime_priority'
     ),
     'decode': (
@@ -823,9 +823,8 @@ class InferenceStatus:
     Makes the diagnostics of an inference node: link, accelerator, rate, latencies and copies.
 
     The node owns this object. The thread that publishes diagnostics calls :meth:`collect`, up to
-    several times a second; each call compares counters with their values at the
-    call before. The scheduler's
-    thread calls :meth:`lost`.
+    several times a second; each call compares counters with their values at the previous call. The
+    scheduler's thread calls :meth:`lost`.
     """
 
     def __init__(self, node: InferenceNode) -> None:
@@ -1018,8 +1017,8 @@ class InferenceStatus:
         silent_s = self._silence.see(came)
         unconverted = self._conversion_errors.see(taken.conversion_errors)
         coming, done, failing, left_out = (0.0,) * 4 if rates is None or silent_s else rates
-        # When the camera stops or begins, frames come for a part of the measured time. Then even
-        # the quickest model runs fewer frames than max_rate allows for the whole time.
+        # When the camera stops or begins, frames come during only a part of the measured time.
+        # Then even the quickest model runs fewer frames than max_rate allows for the whole time.
         target = min(coming - left_out, most) if most > 0 else coming
         values = Figures(lambda: {
             'rate': f'{done:.2f}',

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""``overlay_node``: draws detections into frames, while the result has a subscriber."""
+"""``overlay_node``: draws detections into pictures, while the pictures have a subscriber."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Layer:
         Return whether the message for the frame of time *stamp* may still come.
 
         The message may still come if the newest message is of a frame that is earlier by less than
-        1 s. If none has come yet, the model may give none.
+        1 s. Before the first message, return False: perhaps the model gives no such messages.
         """
         return 0 < self._newest < stamp < self._newest + _PATIENCE_NS
 
@@ -457,7 +457,7 @@ class OverlayNode(PerceptionNode):
         try:
             with frame:
                 num_bytes = history.keep(frame)
-        except ZcError as error:  # the node can't read the frame, or its publisher has died
+        except ZcError as error:  # the frame can't be read, or the frame's publisher has died
             self._unfit = str(error)
             return
         except Exception as error:
@@ -476,7 +476,8 @@ class OverlayNode(PerceptionNode):
         """
         Draw the newest detections for which the frame's copy and the layers' messages have come.
 
-        Newer detections wait on for their frame or for masks and points; older ones are dropped.
+        Newer detections stay queued until their frame, masks and points come; older detections are
+        dropped.
         """
         waiting: list[Detection2DArray] = []
         newest: Detection2DArray | None = None

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Makes capture, inference and overlay for one process: they pass frames as Python objects."""
+"""Makes a camera's nodes in one process, where they pass frames as Python objects."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[
         partial(PerceptionGraph, context, camera=name, stereo=StereoSide(rig, side))
         for side, name in names.items()
     ]
-    # List the cameras last, so that they start one right after the other: cameras without a
-    # trigger then capture at nearly the same times.
+    # List the capture nodes first. NodeGroup.start() begins at the list's end, so the two cameras
+    # start last, one right after the other: without a trigger they capture at nearly equal times.
     return sorted(_wired(graphs, check), key=lambda node: not isinstance(node, CaptureNode))
 
 

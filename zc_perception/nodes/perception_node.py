@@ -16,7 +16,7 @@
 """
 Base class of the package's nodes: parameters, and the states of a managed (lifecycle) node.
 
-Opening a camera, loading a model or joining a thread takes up to seconds. So transitions that
+Opening a camera, loading a model or joining a thread can take seconds. So transitions that
 other processes request (``ros2 lifecycle``, a manager) run one at a time on a separate thread,
 and the executor goes on serving the other nodes and ``get_state``. Transitions that the program
 itself makes run in the calling thread, so that a user's mistake ends the program with one line.

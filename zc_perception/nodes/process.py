@@ -82,9 +82,9 @@ class ExecutorThread:
     """
     Spins an executor on a separate thread, because the main thread handles signals.
 
-    rclpy's ``shutdown`` does not wait for the spinning thread, although its documentation says so:
-    it destroys guard conditions that the thread may still use. So :meth:`stop` first ends the
-    thread.
+    By its documentation, rclpy's ``shutdown`` waits for the spinning thread. In fact it doesn't
+    wait, and destroys guard conditions that the thread may still use. So :meth:`stop` first ends
+    the thread.
     """
 
     def __init__(self, context: rclpy.Context, on_failure: Callable[[], None]) -> None:

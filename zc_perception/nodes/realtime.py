@@ -18,8 +18,8 @@ Real-time settings: CPUs and priority of a node's hot-path threads, memory of th
 
 Memory can be locked, so that it isn't paged out. Present objects can be exempted from garbage
 collection, so that the collector's longest pauses are shorter. All settings are off by default.
-If the system refuses a setting, one warning names the right to grant, and the node runs without
-the setting.
+If the system refuses a setting, one warning says which permission to grant, and the node runs
+without the setting.
 
 Hot-path threads are the camera's thread (which also sends frames to other processes), the thread
 that decodes a webcam's JPEGs, the scheduler's thread (which receives frames, decodes results and

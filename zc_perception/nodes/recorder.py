@@ -149,8 +149,8 @@ class RecordedTopics:
     :param take: called on the executor's thread with topic, serialised message, time of arrival in
         ns, and *latched*: whether the message should be kept for late subscribers.
     :param warn: called with the reason why a topic can't be recorded.
-    :param frames: the topic whose frames are recorded as they are; its messages are left out, as
-        are the announcements of every topic's publishers.
+    :param frames: the topic whose frames the node records itself: this object leaves out the
+        topic's messages. It also leaves out the announcements that publishers of frames make.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class RecorderNode(PerceptionNode):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """Raise ConfigError for an end of the recording that would never come."""
+        """Raise ConfigError if parameters set an end that the recording can never reach."""
         box = values['black_box']
         for name in ('max_frames', 'max_duration'):
             if box and values[name]:
@@ -331,7 +331,7 @@ class RecorderNode(PerceptionNode):
             )
 
     def _open(self) -> None:
-        """Make a black box, or begin a recording and subscribe to frames, paused at first."""
+        """Make a black box, or begin a recording; frames come only after activation."""
         path = self.parameters['path']
         if not path:
             raise ConfigError("parameter 'path' is empty; set it to the folder to write")
@@ -345,7 +345,7 @@ class RecorderNode(PerceptionNode):
         )
         folder = Path(expanded(path, 'path'))
         if self.parameters['black_box']:
-            check_folder(folder)  # here, because at the trigger the event's data would be lost
+            check_folder(folder)  # check now: an error at the trigger would lose the event's data
             self._box = BlackBox(self.parameters['black_box'], limits.buffer_bytes)
             self._trigger = TriggerService(self, self._box, folder, limits.floor_bytes)
             return
@@ -417,7 +417,7 @@ class RecorderNode(PerceptionNode):
     def _take(self, topic: Topic, content: bytes, log_ns: int, latched: bool) -> None:
         """Give a message to the recorder or the black box; called on the executor's thread."""
         if self._box is not None:
-            # By the steady clock, because the system clock may be set meanwhile.
+            # Use the steady clock: the system clock may be set while the box keeps messages.
             self._box.take(topic, content, time.monotonic_ns(), latched)
         elif self._flowing:
             self.recorder.put_message(topic, content, log_ns, latched=latched)

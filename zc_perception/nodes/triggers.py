@@ -188,7 +188,7 @@ class SnapshotService(_Trigger):
         if self._requests.qsize() < _MOST_WAITING:
             return ''
         reason = self._supervisor().condition.reason
-        guess = f'no frame comes: {reason}' if reason else 'is the disk slow?'
+        guess = f'no frame comes: {reason}' if reason else 'perhaps the disk is slow'
         return f'{_MOST_WAITING} snapshots wait already; {guess}; call again later'
 
     def _work(self, noted: Any) -> str:
