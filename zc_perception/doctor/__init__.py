@@ -16,7 +16,7 @@
 """
 The command ``zc_doctor``: check a machine and its parameter file before the nodes start.
 
-It changes nothing, and names the next step for each problem. Read in this order:
+It changes nothing, and names the next step for each problem. Read its modules in this order:
 
 1. :mod:`~zc_perception.machine`: the interface of checks: their inputs and results.
 2. :mod:`~zc_perception.doctor.needs` finds what the parameter file requires of the machine.

@@ -249,7 +249,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
         for finding in check.run(system, needs):
             # Take the findings one by one, so that an error after a finding doesn't lose it.
             if not isinstance(finding, Finding):
-                raise TypeError(f'it gave {shown(finding)}, which is no Finding')
+                raise TypeError(f'the check gave {shown(finding)}, which is no Finding')
             json.dumps(finding.figures, allow_nan=False)  # raises for what --json can't write
             found.append(Result(check, finding))
     except ZcError as error:
@@ -423,7 +423,7 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
             f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, '
             f'at most {_LONGEST_S:g}'
         )
-    # Check the place now, so that nobody waits for all checks to learn that it is wrong.
+    # Check the file now, so that nobody waits for all checks to learn that it can't be written.
     output = None if options.json is None or json_only else _output(options.json)
     results: list[Result] = []
     if not json_only:

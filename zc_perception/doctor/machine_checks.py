@@ -241,7 +241,7 @@ _OTHERWISE = (
 )
 _ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or '
            'CONFIG_UDMABUF, modprobe udmabuf); '
-           'give a container the nodes (--device /dev/dma_heap/system)')  # fmt: skip
+           'give a container the device files (--device /dev/dma_heap/system)')  # fmt: skip
 
 _LARGER = ('enlarge the pool (cma=512M on the kernel command line, or the size of linux,cma in '
            'the device tree), use fewer slots or '

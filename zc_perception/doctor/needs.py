@@ -294,7 +294,7 @@ class _Consumers:
 
         The text is empty if all such consumers (the stand-ins) can use them.
         """
-        assert self.known is not None, 'it was agreed on'
+        assert self.known is not None, 'agree() was called before'
         stand_ins = [_counting(one, self.known) for one in self._stand_ins]
         broken = [
             f'{one.participant}: {"; ".join(found)}'

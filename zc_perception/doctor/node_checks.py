@@ -81,7 +81,7 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
         step = (
             'install it, or unset RMW_IMPLEMENTATION;' if 'missing' in answer else 'source ROS 2;'
         )
-        advice = f'{step} then run zc_doctor again, which checks every key'
+        advice = f'{step} then run zc_doctor again, so that it checks every key'
         yield warn(f'{needs.path} could not be checked: {answer["error"]}', advice, checked=None)
         return
     problems, misses, checked = answer['problems'], answer.get('misses', []), answer['checked']
@@ -210,7 +210,7 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
             page = shipped_file('docs/models.md')
-            advice = f'correct what this names, or set model to another one (see {page})'
+            advice = f'correct what the message names, or set model to another one (see {page})'
             yield fail(str(answer['error']), advice, inference.node)
             continue
         engines = ', '.join(answer['engines'])

@@ -18,7 +18,7 @@ The command ``zc_verify``: measure whether running nodes keep the four invariant
 
 ``docs/verify.md`` states the invariants. The command measures from outside the nodes, in one
 thread. It gets nothing from the nodes themselves, except what they write to their frame logs. Read
-in this order:
+its modules in this order:
 
 1. :mod:`~zc_perception.verify.observation`: the evidence of one measurement, as plain data.
 2. :mod:`~zc_perception.verify.invariants`: one function for each invariant. It takes an

@@ -612,8 +612,8 @@ class ImportFollowing:
 
     def _import(self, pid: int, event: KernelEvent) -> None:
         owners = self._owners.of_import(pid, event)
-        # A node that still has an import with this handle didn't make this one: an open file of
-        # the card never uses a handle twice at a time.
+        # A node that still has an import with this handle didn't make this import: an open file
+        # of the card never has two imports with the same handle at a time.
         new = [owner for owner in owners if not self._tables[owner].holds(event)]
         for owner in (new or owners)[:1]:
             self._tables[owner].begin(event)
@@ -825,7 +825,7 @@ class ImportFollowing:
             ),
             (
                 self.surplus,
-                f'buffers were imported {self.surplus} times more often than the cache needs',
+                f'{self.surplus} imports of buffers were not needed, because the cache is on',
                 _IMPORTS_DIFFER,
             ),
             (

@@ -51,8 +51,8 @@ KNOWN_EXPORTERS = (
 )
 _SHOWN = 20
 _NO_FRAMES = (
-    'look at /diagnostics of the nodes: does the camera deliver, and does the inference node '
-    'get frames? Measure longer (--seconds); '
+    'look at /diagnostics of the nodes: does the camera give frames, and does the inference node '
+    'get them? Measure longer (--seconds); '
     "activate or enable an inactive node, or name the other nodes' processes with --pid"
 )
 _NOT_A_DMABUF = (
@@ -311,7 +311,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
         elif not _unread(seen, findings, 'exporters'):
             findings.unsure(
                 f'no source names the exporter of buffer {inode}',
-                'measure longer: the buffer no longer exists',
+                'measure longer: this buffer was freed before its exporter was read',
             )
         if name == 'memfd':
             findings.breaks('frames lie in memfds, which no device can import', _NOT_A_DMABUF)

@@ -47,8 +47,8 @@ def time_of(record: FrameRecord) -> int:
     """
     Return the time that decides whether a frame belongs to the measured time.
 
-    It is the time at which the frame was submitted; if it was not submitted, published; if it was
-    not published either, done.
+    This is the time at which the frame was submitted. If it was not submitted, this is the time at
+    which it was published. If it was not published either, this is the time at which it was done.
     """
     return record.submitted_ns or record.published_ns or record.done_ns
 
@@ -66,7 +66,7 @@ class NodeView:
         time.
     :ivar lost: the number of records that were overwritten before they were read.
     :ivar ended_ns: when the node was found to have ended (CLOCK_MONOTONIC), if it ended before it
-        wrote *after*; 0: it didn't.
+        wrote *after*; 0: it still ran.
     :ivar described: whether *after* has the counters of the end of the measured time.
     """
 

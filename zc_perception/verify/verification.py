@@ -20,8 +20,8 @@ The command ``zc_verify``: check whether nodes keep the four invariants.
 
 The zero-copy document, which this package implements, defines four keys of ``result.json``.
 :func:`document_keys` computes them literally, although two are too narrow. The first is true only
-if two devices are attached to a buffer, so the camera's driver must attach to it like the NPU's.
-The third is true only if no node caches imports. The package's own invariants are checked in
+if two devices are attached to a buffer, such as the camera and the NPU. The third is true only if
+no node caches imports. The package's own invariants are checked in
 :mod:`~zc_perception.verify.invariants`.
 ``result.schema.json`` defines the form of ``result.json``.
 """
@@ -76,7 +76,7 @@ from zc_perception.whole_file import write_whole
 
 DOCUMENT_EXPORTERS = frozenset(('nvmap', 'system', 'tegra-buf'))
 HOT_PERCENT = 1.0
-#: The number of CPU samples of a process that are needed to detect one per cent of copying.
+#: The number of samples that are needed to detect that a process copies for 1 % of its CPU time.
 MIN_SAMPLES = 100
 KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_memcpy_hot')
 
@@ -179,8 +179,8 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: In milliseconds. If a wait for a fence or a job of the device takes longer than this, a note
-#: reports it. It breaks no invariant.
+#: In milliseconds. A note reports each wait for a fence, and each job of the device, that takes
+#: longer than this. A long wait or job breaks no invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
@@ -760,7 +760,7 @@ def _unreadable(
     found: FoundFrameLogs, arguments: argparse.Namespace, command: Command | None
 ) -> list[Unreadable]:
     """
-    Return the processes that this user may not read.
+    Return an entry for each process that this user may not examine.
 
     :raises ConfigError: a process of ``--pid`` is not a node, or there is nothing to measure.
     """
