@@ -151,7 +151,7 @@ def test_the_json_is_what_the_schema_says(
     assert wrong(written) == [] and written['params_file'] == ''
     assert os.listdir(folder) == ['doctor.json']
     report = capsys.readouterr()
-    assert 'no parameter file was given: every use is checked' in report.out.splitlines()[0]
+    assert 'no parameter file was given, so all checks run' in report.out.splitlines()[0]
     assert report.err == f"zc_doctor: made folder '{folder}' for --json\n"
     assert 'do not apply' in report.out
     assert doctor(vehicle, '--json', str(folder / 'doctor.json'), '--only', 'kernel') == 0

@@ -210,7 +210,7 @@ class Needs:
     def summary(self) -> str:
         """Return one line for people: the parameter file, its nodes and their kinds."""
         if not self.known:
-            return 'no parameter file was given: every use is checked'
+            return 'no parameter file was given, so all checks run'
         parts = [camera.label for camera in self.cameras] + [
             f'{i.node} ({i.kind}, model {i["model"]})' for i in self.inferences
         ]

@@ -294,7 +294,7 @@ class FrameOffer:
             if without:
                 with contextlib.suppress(AllocationError, NegotiationError):
                     session = attempt(without)
-                    self._fail(without, f'no buffers that suit it can be had: {error}')
+                    self._fail(without, f'there are no buffers that suit this consumer: {error}')
                     return session
         raise error
 

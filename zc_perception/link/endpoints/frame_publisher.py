@@ -441,7 +441,7 @@ class FramePublisher:
                 self._begin()
             except ZcError as error:
                 logger.error(f"'{self.topic}': no other buffers for {names}: {error}")
-                self._offer.give_up(f'no buffers that suit it can be had: {error}')
+                self._offer.give_up(f'there are no buffers that suit this consumer: {error}')
                 return
             pause_s = time.monotonic() - began_s
             logger.info(
