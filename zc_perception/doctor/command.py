@@ -105,7 +105,7 @@ _FIRST = (
 _CAMERAS = (
     Check(
         'cameras.configured',
-        "whether the parameter file's cameras support its values, such as format and size",
+        "whether the parameter file's cameras support the file's format, size and other values",
         node_checks.configured_cameras,
     ),
     Check(

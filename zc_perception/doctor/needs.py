@@ -58,7 +58,7 @@ def camera_class(camera: NodeNeed) -> type[Camera]:
     """Return the class of a capture node's camera; ``Camera`` if that can't be imported."""
     try:
         return CAMERAS.load(camera.kind)
-    except ConfigError:  # check ``cameras.configured`` reports this failure
+    except ConfigError:  # the check ``cameras.configured`` reports this failure
         return Camera
 
 
@@ -66,7 +66,7 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
     """
     Return a node's parameters: the valid ones of *values*, and defaults for all others.
 
-    Check ``parameters.file`` reports invalid values.
+    The check ``parameters.file`` reports invalid values.
 
     :param kind: ``capture`` or ``inference``.
     :param node: the node's full name.
@@ -149,7 +149,7 @@ def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
 
 def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
     for name in candidates(inference.kind):
-        # Ignore an accelerator whose package can't be imported: check model.load reports it.
+        # Ignore an accelerator whose package can't be imported: the check model.load reports it.
         with suppress(ConfigError):
             kind: type[Accelerator] = ACCELERATORS.load(name)
             foreseen = kind.foreseen(kind.own(inference.values), system)
@@ -330,7 +330,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         heaps = None if use is None else offered_heaps(system, camera['heap'], use)
         accelerators = [_of_accelerator(system, inference) for inference in _beside(needs, camera)]
         consumers = _Consumers(accelerators, parse_stand_ins(camera['participants']), wanted)
-    except AllocationError as error:  # the heap is missing, as check memory.heaps reports
+    except AllocationError as error:  # the heap is missing; the check memory.heaps reports it
         return replace(
             need, memory='a heap that does not exist', contiguous=False, problem=str(error)
         )

@@ -440,8 +440,8 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
             f'an image of {image / _MIB:.1f} MiB does not fit into the default segment of 512 KiB'
         )
         found = (
-            f'no Fast DDS profile is set: {room}; of {only}, best-effort ones lose most images, '
-            'reliable ones get them later'
+            f'no Fast DDS profile is set: {room}; {only} lose most images if they are best-effort '
+            'and get images late if they are reliable'
         )
         yield warn(found, advice, **figures)
         return
@@ -476,7 +476,8 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
         )
         found = (
             f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, an image has {image / _MIB:.1f} '
-            f'MiB: of {only}, best-effort ones lose images, reliable ones get them later'
+            f'MiB: {only} lose images if they are best-effort, and get images late if they are '
+            'reliable'
         )
         return warn(found, advice, **figures)
     return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)

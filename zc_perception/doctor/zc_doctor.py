@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None, system: System | None = None) -
     """
     Run the program, by default with the command line's arguments; return its exit code.
 
-    The code is 0, 1 if a check failed, 2 for wrong use, or 128 + n after signal n.
+    The code is 0 if no check failed, 1 if one failed, 2 for wrong use, 128 + n after signal n.
     """
     with ending_quietly('zc_doctor'):
         from zc_perception.programs import start

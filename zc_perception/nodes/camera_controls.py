@@ -207,7 +207,7 @@ def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
     Set values in an order that the driver accepts; return the errors of refused values.
 
     A value may depend on another value: an exposure time can't be set while exposure is automatic.
-    So refused values are tried again as long as a further value is accepted.
+    So refused values are tried again, until the camera refuses all values that are left.
     """
     left = dict(wanted)
     refused: dict[str, ZcError] = {}

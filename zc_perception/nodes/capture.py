@@ -257,8 +257,8 @@ class StereoSide:
         try:
             if kind.keeps_all(parameters):
                 raise ConfigError(
-                    "parameter 'keep_all' is true, but frames are paired by their time of "
-                    'arrival; set it to false'
+                    "parameter 'keep_all' is true, but a camera of a stereo pair cannot wait for "
+                    "its consumers; set 'keep_all' to false"
                 )
             self._rig.settle(
                 self.side, PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp)

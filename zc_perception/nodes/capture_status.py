@@ -35,7 +35,8 @@ _JUDGED_FRAMES = 10
 # Report a camera below this share of its target rate. It is less than one half, because some
 # sensors expose longer in the dark and then give half of their rate.
 _FAR_BELOW = 0.45
-# Stamps further ahead of the clock than this mean that the clock was set back; less is jitter.
+# Stamps that are further ahead of the clock than this mean that the clock was set back. A smaller
+# lead is jitter.
 _AHEAD_NS = 10_000_000
 _IF_BAD = "check the camera's cable, power and bandwidth; for a video the log names the bad frames"
 _IF_NO_SLOT = "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"
@@ -128,7 +129,7 @@ CAMERA = Part(
         lambda s: s.stamp_trouble,
         WARN,
         '{stamp_trouble}',
-        "set 'stamps' to now, unless other topics of the recording are compared with the stamps",
+        "set 'stamps' to now, unless you compare stamps with other topics of the recording",
         'recorded stamps are 0 or repeat',
         'see [recordings](cameras.md#recordings-replay)',
         joins=True,

@@ -154,7 +154,7 @@ PUBLISHER_LINK = Part(
     ),
     Row(lambda s: s.internal, WARN, ('a consumer lost its connection because of a fault '
                                      'in this package: {last_internal_error}'),
-        'it connects again; please report this line'),
+        'the consumer connects again; please report this line'),
     Row(lambda s: s.broken, WARN, '{broken} time(s) a peer broke a rule of the protocol lately',
         'run the same version of this package at both ends'),
     _STALLED,

@@ -82,8 +82,8 @@ GSTREAMER = Part(
     Row(lambda s: s.bare, WARN, ('{bare} key frame(s) came without SPS and PPS lately: late '
                                  'subscribers see nothing'),
         "put 'h264parse config-interval=-1' in front of the sink"),
-    Row(lambda s: s.reordered, WARN, ('{reordered} picture(s) came out of order lately: '
-                                      'Foxglove shows no B-frames'),
+    Row(lambda s: s.reordered, WARN, ('{reordered} picture(s) came out of order lately, as '
+                                      'B-frames do: Foxglove cannot show B-frames'),
         'set bframes=0 or b-frames=0 at the encoder'),
     Row(lambda s: s.unknown, WARN, ('{unknown} picture(s) were not published lately, '
                                     'because no frame has their time stamp'),

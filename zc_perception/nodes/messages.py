@@ -227,8 +227,8 @@ def _samples() -> list[tuple[Header, Detections]]:
     """
     Return headers and detections for :func:`cdr_is_understood`.
 
-    They cover all alignments: frame ids, class ids and ids of each length modulo 4. Some samples
-    have no detections, or detections without ids and angles.
+    They cover all alignments: frame ids, class ids and track ids of each length modulo 4. Some
+    samples have no detections, or detections without track ids and angles.
     """
     samples = []
     # Make no more samples than needed for all alignments: each process that publishes detections

@@ -209,7 +209,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 3: a result is not known; else 0: all checks hold, 1: one doesn't."""
+        """The exit code: 3 if a result is not known, else 0 if all checks hold, else 1."""
         if not all(check.measured for check in self.checks):
             return EXIT_NOT_MEASURED
         return EXIT_PASS if self.passed else EXIT_BROKEN
@@ -496,7 +496,7 @@ class Command:
 
     @property
     def status(self) -> int | None:
-        """The exit status; after a signal, minus the signal's number; ``None``: none yet."""
+        """The exit status; after a signal, the signal's number times -1; ``None``: none yet."""
         return self._process.poll()
 
     def stop(self) -> None:
@@ -637,7 +637,7 @@ class Newcomers:
 
 
 class Say:
-    """Prints each text as one line, unprintable characters escaped; ignores a closed output."""
+    """Prints each text as one line, escapes unprintable characters, ignores a closed output."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
