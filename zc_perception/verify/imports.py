@@ -825,7 +825,7 @@ class ImportFollowing:
             ),
             (
                 self.surplus,
-                f'{self.surplus} imports of buffers were not needed, because the cache is on',
+                f'buffers were imported without need {self.surplus} times, though the cache is on',
                 _IMPORTS_DIFFER,
             ),
             (

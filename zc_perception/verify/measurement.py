@@ -185,7 +185,7 @@ class WatchedNode(NodeView):
 
     @property
     def renewed(self) -> bool:
-        """Whether the node wrote new facts since :meth:`expect_facts`. Store the first new facts."""
+        """Whether the node wrote new facts since :meth:`expect_facts`; the first are kept."""
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None
