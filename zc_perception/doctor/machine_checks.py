@@ -95,7 +95,7 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
             there, how = buffer.sync_supported, f'tried with a buffer of {buffer.heap}'
     if there:
         yield ok(
-            f'fences can be exchanged with buffers ({how})',
+            f'fences can be exported from buffers and imported into them ({how})',
             supported=True,
             asked=buffer is not None,
         )
@@ -184,7 +184,7 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
             'LimitMEMLOCK=infinity; container: --ulimit memlock=-1'
         )
         yield fail(
-            f'lock_memory locks all memory of a process, but memory may be locked {text}',
+            f'lock_memory locks all memory of a process, but memory may be locked only {text}',
             advice,
             **figures,
         )

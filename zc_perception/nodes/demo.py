@@ -104,7 +104,7 @@ def option_parser() -> OptionParser:
     more.add_argument(
         '--keep-all',
         action='store_true',
-        help='camera replay: run the detector once on every frame, as fast as it can',
+        help='camera replay: run the detector once on every frame, as fast as the detector can',
     )
     more.add_argument(
         '--width',

@@ -67,7 +67,7 @@ _SWITCH_S = 0.0005
 
 
 class _Executor(SingleThreadedExecutor):
-    """An executor that survives the destruction of an entity it waits for; rclpy's would end."""
+    """An executor that goes on when an entity that it waits for is destroyed; rclpy's ends."""
 
     def wait_for_ready_callbacks(self, *arguments: Any, **options: Any) -> Any:
         """Wait as rclpy does; after :class:`InvalidHandle` wait again."""

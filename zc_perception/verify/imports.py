@@ -21,8 +21,8 @@ handle of the image to read. Read :class:`ImportFollowing` first, at the end. It
 once, event by event:
 
 1. :class:`JobOwners` finds the node and the frame of each event. A process may have several nodes,
-   and each opens the card itself, so handles and job numbers repeat. But each node submits on its
-   own thread, which identifies the node.
+   and each opens the card itself, so two nodes may have the same handles and job numbers. But each
+   node submits on its own thread, which identifies the node.
 2. :class:`ImportTable`, one for each node, stores the node's imports at the time of each event. A
    handle is valid only for the open file of the card that made the handle.
 3. At the end, :class:`ImportFollowing` compares the number of imports with the necessary number.
@@ -265,11 +265,11 @@ def find_fences(
     Compare the last job of each buffer with the fences in the buffer, at each snapshot.
 
     Several open files of the card may each have a job with the same number. So a fence in a buffer
-    of another frame doesn't count against a job if that frame has the same job number.
+    of another frame doesn't prove that a job read that buffer, if the frame has the job's number.
 
     :param users: by job number, the buffers of all frames with this number.
     :param strangers: the numbers of jobs that belong to no node's frame; a fence with such a
-        number never counts against a job.
+        number never proves that a job read a wrong buffer.
     :param looks: the snapshots of ``bufinfo``.
     :param drivers: the names of the drivers whose fences are compared.
     """
@@ -302,7 +302,8 @@ class Import:
 
     :ivar begin_ns: the time of the import's event.
     :ivar image: the inodes of the image's buffers. For an import from before the recording they
-        are unknown, so the buffers of the first frame submitted with its handle are assumed.
+        are unknown: *image* then has the inodes of the first frame that was submitted with the
+        import's handle.
     :ivar earlier: whether the import was made before the recording began.
     :ivar left: the inodes of the buffers that were not released yet.
     :ivar released_ns: when the last buffer was released; 0: not yet.
@@ -337,8 +338,8 @@ class ImportTable:
     :ivar earlier: imports from before the recording, which are known only from their jobs.
     :ivar clearings: an entry for each time at which the node had no import left after several
         releases in a row: this time, the released images, and all images used until then.
-    :ivar last: the newest import, whose job may come after the end of the trace. ``None`` if a job
-        of the node followed the newest import, or a release on the thread of this import.
+    :ivar last: the newest import, whose job may come after the end of the trace. ``None``:
+        since then, the node has submitted a job, or the import's thread has released a buffer.
     """
 
     def __init__(self) -> None:
@@ -446,9 +447,9 @@ def _needed(
     """
     Select the imports that a node with a cache needs; all its other imports are surplus.
 
-    It needs the first import of each image. After it has cleared its cache
-    (:meth:`ImportTable.cleared_ns`), it needs one import of each image once more. An image is the
-    set of buffers that one handle stands for.
+    The node needs the first import of each image. After it has cleared its cache
+    (:meth:`ImportTable.cleared_ns`), it needs each image's first import again. An image is the set
+    of buffers that one handle stands for.
 
     :param cached: the node's imports in the measured time.
     :param since_ns: when the measured time began.

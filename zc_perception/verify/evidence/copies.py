@@ -346,7 +346,9 @@ def find_copy_functions(
         identity = _identity(own)
     except OSError as error:
         step = 'mount /proc, and start zc_verify without LD_PRELOAD'
-        return [], [Unreadable('memmove', f'own copy functions are not found: {error}', step)]
+        return [], [
+            Unreadable('memmove', f"zc_verify's own copy functions are not found: {error}", step)
+        ]
     for pid in pids:
         source = f'memmove of {who(pid, proc)}'
         try:
