@@ -16,11 +16,12 @@
 """
 The announcement, by which consumers in other processes find a publisher's shared-memory socket.
 
-The publisher sends it as a latched message on ``<topic>/_zc``, and writes it into a file beside
-the socket. docs/wire.md defines both. Consumers also read the files, because a publisher without
-ROS sends no message, and Fast DDS 2.14 may lose or delay a message. After a consumer was killed,
-Fast DDS may write the next consumer's message into shared memory that no longer exists. If the
-message is lost during discovery, Fast DDS repeats it only with its next heartbeat, after 3 s.
+The publisher sends the announcement as a latched message on ``<topic>/_zc``, and writes it into a
+file beside the socket. docs/wire.md defines both. Consumers read the file and not only the
+message, because a publisher without ROS sends no message, and Fast DDS 2.14 may lose or delay a
+message. After a consumer was killed, Fast DDS may write the next consumer's message into shared
+memory that no longer exists. If the message is lost during discovery, Fast DDS repeats it only
+with its next heartbeat, after 3 s.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Announcement:
         """
         Return the announcement in *text*; ``None`` if its version or a field is invalid.
 
-        It may be invalid, because any program may write to the topic.
+        *text* may be invalid, because any program may write to the topic.
         """
         try:
             values = json.loads(text)
@@ -141,7 +142,7 @@ class Announcement:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the strings of a list without its other values; programs only show these lists."""
+    """Return the strings in a list; drop its other values, as programs only show the strings."""
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 

@@ -24,7 +24,7 @@ queue, and our thread reads the queue. So no Python code runs in GStreamer's thr
 could fail while the interpreter ends.
 
 :class:`FramePipeline` is one run of a pipeline, from start to end or error. :class:`FrameFeed`
-runs a pipeline with the frames of a queue. If an element fails, it starts a new run after a pause.
+runs a pipeline with the frames of a queue, and starts a new run some time after an element failed.
 :class:`AccessUnits` takes H.264 access units from the pipeline's sink, and adds to each the header
 of the frame that was encoded.
 
@@ -672,9 +672,9 @@ _FENCE_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
 # If a run lasted this long, the pause after its failure is _FIRST_PAUSE_S again.
 _GOOD_S = 10.0
-# If a run lasted this long, diagnostics no longer show the failure of the run before.
+# Once a run has lasted this long, diagnostics no longer show the failure of the run before.
 _SOUND_S = 2.0
-# Compute the framerate from up to this many frames: one late frame of two would falsify it.
+# Compute the framerate from up to this many frames: with only two, a late frame would falsify it.
 _RATE_FRAMES = 9
 # Keep at most this many headers of frames that are in the encoder.
 _MOST_HEADERS = 256

@@ -72,7 +72,8 @@ def refuses_guard_conditions(executor: Executor | None) -> bool:
     """
     Say whether an executor refuses guard conditions, as EventsExecutor does.
 
-    EventsExecutor (``rclpy.experimental``) raises for them; wake it by ``create_task`` instead.
+    EventsExecutor (``rclpy.experimental``) raises an error for a guard condition; wake the
+    executor by ``create_task`` instead.
     """
     return executor is not None and type(executor).__name__ == 'EventsExecutor'
 
@@ -305,7 +306,8 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
 
     :param refused: called with the reason when a transition isn't possible from the current state,
         and with an empty text when a transition failed. rclpy alone would not report a request
-        with an unknown label. For an unknown number it would raise, which ends the executor.
+        with an unknown label. For an unknown number it would raise an error, which ends the
+        executor.
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine
@@ -426,8 +428,8 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
 
     rclpy sends the response that the service's callback returns. A callback that waits would block
     the executor, and a coroutine that waits would keep the executor in a busy loop. So this
-    replaces the service's ``send_response``, and *take* decides when to send. If an executor sends
-    in another way, the client gets the response as the callback returned it.
+    function replaces the service's ``send_response``, and *take* decides when to send. If an
+    executor sends in another way, the client gets the response as the callback returned it.
 
     :param take: called with each response, which it fills, and with the function that sends the
         response; runs on the executor, right after the service's callback.

@@ -88,7 +88,8 @@ class TopicView:
     The publishers on a topic, as one subscription sees them.
 
     :param local: adapted publishers of this process.
-    :param remote: announced publishers of other processes that have not ended.
+    :param remote: announced publishers of other processes; those that have ended are in it only
+        while the graph still counts them.
     :param unannounced: number of adapted publishers of other processes whose announcements may
         still come.
     :param unfound: number of adapted publishers of other processes whose announcements didn't

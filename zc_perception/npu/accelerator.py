@@ -168,7 +168,7 @@ class Accelerator(ABC):
     """
 
     ENGINES: ClassVar[Sequence[EngineRules]] = ()
-    """The values of a manifest's key ``engine`` that this accelerator runs, best first."""
+    """The engines (a manifest's key ``engine``) that this accelerator runs, best first."""
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """The inference node's parameters that this class reads, besides :data:`FOR_ALL`.
 
@@ -255,7 +255,7 @@ class Accelerator(ABC):
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
     ) -> Callable[[], None] | None:
         """
-        Import one slot's buffers before the first frame, to test whether the device can do it.
+        Import one slot's buffers before the first frame, to test whether the device can read them.
 
         An accelerator with an import cache keeps this import for :meth:`import_frame`.
 

@@ -186,7 +186,8 @@ class WorkedJob(Generic[R]):
         if ended:
             return
         if self._result_is_read and result is not None:
-            # If the accelerator was closed, the result's memory is closed, too: ignore the error.
+            # If the accelerator was closed, the result's memory is closed as well. Then
+            # end_reading() raises ValueError.
             with contextlib.suppress(ValueError):
                 result.end_reading()
         if over:

@@ -20,9 +20,9 @@ Read :class:`ModelManifest` first; :func:`load_manifest` makes one from a file. 
 :func:`manifest_table`, lists the file's keys with their rules (:mod:`zc_perception.rules`).
 :func:`load_manifest` checks a file by this table. ``models/model.schema.json``, which editors use,
 is generated from it. An accelerator declares the keys and rules that only its engines have
-(:class:`EngineRules`), and a head declares its own options. ``_manifest`` checks rules on several
-keys together. :func:`check_head` checks before the first frame that the head can decode the
-model's outputs.
+(:class:`EngineRules`), and a head declares its own options. ``_manifest`` checks whether the
+values of different keys fit each other. :func:`check_head` checks before the first frame that the
+head can decode the model's outputs.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ _FEWEST_VALUES = 16
 _SHIPPED_CLASSES = ('coco',)
 _TORCH = ('.pt', '.pth')
 _TASKS = ('detect', 'segment', 'pose', 'obb')
-# Options of a head that follow from the model's outputs. A manifest may give them too, but must
-# not contradict the outputs.
+# Options of a head that the model's outputs imply. A manifest need not give these options; if it
+# gives one, the option must agree with the outputs.
 _UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', *EXTRAS}
 
 
@@ -1062,9 +1062,9 @@ def _recognised(facts: ModelFacts, size: tuple[int, int] | None, classes: int) -
 
 def _check_count(part: _Part, facts: ModelFacts, classes: int, found: Recognised) -> None:
     """
-    Raise ConfigError if the outputs are known, but for another number of classes.
+    Raise ConfigError if a head could read the outputs with another number of classes.
 
-    :param found: what the outputs are if the names of the classes are left out.
+    :param found: what the outputs are, if the manifest's number of classes is ignored.
     """
     if found.head is None or found.classes < 1:
         return

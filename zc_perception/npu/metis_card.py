@@ -18,7 +18,7 @@ Find this machine's Metis cards; read their names, IOMMU and PCIe link from Linu
 
 Accelerators, diagnostics and ``zc_doctor`` use this module. Its functions keep no results: each
 call reads ``/dev`` and sysfs again. Only the check :func:`metis_access` opens a card. Tests pass a
-:class:`HostTree` with other folders.
+:class:`HostTree` with folders that stand for ``/dev`` and sysfs.
 
 * **Cards**: :func:`find_cards`, :func:`choose_card`. The shipped driver names a node after PCI
   domain, bus and slot in hexadecimal: ``metis-0:1:0``, since version 1.6 ``metis-0-1-0``, and
@@ -69,7 +69,7 @@ CARD_CHECKS = (
     Check('metis.link', "speed and width of each card's PCIe link", f'{_CHECKS}:metis_link'),
     Check('metis.iommu', "each card's IOMMU group and its type", f'{_CHECKS}:metis_iommu'),
 )
-"""The checks of ``zc_doctor`` that each accelerator with a Metis card needs."""
+"""The checks of ``zc_doctor`` for each accelerator that uses a Metis card."""
 _NODES = ('metis-*', 'europa-*')
 _PARAMETER = "parameter 'accelerator_device'"
 _PCI_ADDRESS = re.compile(

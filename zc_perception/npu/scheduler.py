@@ -91,8 +91,8 @@ class SchedulerStatistics:
     :param submitted: jobs that the device accepted.
     :param completed: jobs whose result was handed over.
     :param timed_out: jobs whose result did not come in time.
-    :param failed: jobs that ended with an error: the job failed, the device was lost, or the
-        callback raised.
+    :param failed: jobs that ended with an error: the job failed, the device was lost, or
+        ``on_result`` raised.
     :param in_flight: jobs submitted and not finished.
     :param losses: how often the device was lost.
     :param recovered: how often a lost device was opened again.
@@ -283,8 +283,8 @@ class Scheduler:
         """
         Call :meth:`Accelerator.trial_import` on the scheduler's thread, between two frames.
 
-        Other threads call this. While the device is lost, this call does nothing: after it is
-        opened again, the device imports each buffer when the first frame in this buffer comes.
+        Other threads call this. While the device is lost, this call does nothing: the device is
+        opened again later, and then imports each buffer when the first frame in it comes.
 
         :raises AcceleratorError: the accelerator can't import the buffers, or was busy for too
             long.

@@ -41,8 +41,8 @@ class Selection:
     The chosen accelerator, with the model loaded.
 
     :param manifest: the model's variant for this accelerator.
-    :param reasons: for each accelerator that ``auto`` tried before, one sentence why it didn't
-        fit.
+    :param reasons: for each accelerator that ``auto`` tried before this one, one sentence why it
+        didn't fit.
     :param reopen: opens the same accelerator again and loads the model, after the device was lost.
     :param without_card: whether an accelerator before this one didn't fit because the machine has
         no card; then *reasons* are not reported as faults.

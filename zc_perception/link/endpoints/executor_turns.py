@@ -168,8 +168,9 @@ class NodeWatch:
     The calls end with :meth:`stop`, with the node, with its context, or when nothing refers to
     this object any more.
 
-    :param look: checks the node. It must neither wait nor take locks that a caller of
-        :meth:`stop` may hold. It must let the executor make and destroy the node's entities.
+    :param look: a function that checks the node. It must neither wait nor take locks that a caller
+        of :meth:`stop` may hold. It must not itself make or destroy entities of the node: only
+        the executor may.
     """
 
     def __init__(self, node: Node, period_s: float, look: Callable[[], object]) -> None:

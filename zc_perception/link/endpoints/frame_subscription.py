@@ -294,7 +294,8 @@ class CameraSubscription(FrameSubscription):
         """
         Say whether the frame may leave the queue now; the queue calls this.
 
-        A frame whose ``camera_info`` was lost leaves it, too, but isn't passed to the callback.
+        Return ``True`` also for a frame whose ``camera_info`` was lost, so that the queue is not
+        blocked. That frame isn't passed to the callback.
         """
         header, newest = frame.data.header, self._newest
         info = self._infos.get(header.stamp_ns)

@@ -125,7 +125,7 @@ class RemoteSlot:
 
     def prepare(self, owner: RemoteSlots) -> Frame:
         """
-        Return the slot's next Frame object, made before its FRAME arrives to save time then.
+        Make the slot's next Frame object now, to save time when the next FRAME arrives.
 
         The object's lease is not valid until :meth:`RemoteSlots.admit` fills in the fields that
         are sent in the FRAME.
@@ -547,7 +547,7 @@ class RemoteSlots:
 
     def abandon(self, lease: RemoteLease, *, forgotten: bool = True) -> None:
         """
-        Queue *lease*, so that :meth:`attend` ends it; called by finalizers, takes no lock.
+        Queue *lease*, so that :meth:`attend` ends it. Finalizers call this, so it takes no lock.
 
         :param forgotten: whether to count it as abandoned, because its owner didn't release it.
         """
@@ -673,8 +673,8 @@ class RemoteSlots:
         slot.fences = [fence for fence in pending if not isinstance(fence, SyncFile)]
         files = [fence for fence in pending if isinstance(fence, SyncFile)]
         if slot.fences or len(files) > 1:
-            # Several sync_files, too, must signal before RELEASE: it can carry only one, and
-            # merging them needs a new descriptor, which may not be available.
+            # A RELEASE can carry only one sync_file, and merging several needs a new descriptor,
+            # which may not be available. So several sync_files must signal before RELEASE is sent.
             slot.fences += files
             for fence in slot.fences:
                 self._watch(fence)

@@ -400,8 +400,8 @@ class SharedMemoryServer:
         """
         Add *frame* to the history; return the connections to which publish() sends it.
 
-        Both happen under the lock, so that each consumer gets the frame once: a consumer that
-        connects later gets it from the history.
+        The frame is added and the connections are read under one lock, so that each consumer gets
+        the frame once: a consumer that connects later gets it from the history.
         """
         kept = frame.deliver(self._history_holder)
         overflow = None

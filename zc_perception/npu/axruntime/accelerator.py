@@ -18,7 +18,7 @@ The ``axruntime`` accelerator: Metis cards through the shipped Voyager runtime.
 
 Compiled models take a letterboxed, quantised, padded int8 tensor and not NV12. So this accelerator
 is not free of copies: the CPU reads each frame once, and writes its tensor once, directly into the
-dma-buf that the runtime imports. The ledger books this pass as ``tensor``. This accelerator
+dma-buf that the runtime imports. The ledger counts this pass as ``tensor``. This accelerator
 works with the kernel driver that Axelera ships.
 
 Axelera's Python package ``axelera.runtime`` is preferred. The C library is used if the package
@@ -90,9 +90,9 @@ class AxRuntimeAccelerator(AxRuntime):
     The worker's two threads convert the frame, run the model and signal the job's fence.
 
     If the runtime doesn't return from a call for twice parameter ``timeout``, the device counts as
-    lost. With double buffering, transfers overlap with computing: 10 to 40 % more frames per
-    second, according to the SDK's documentation. But results come two frames late. If no further
-    frame comes, the last two results are fetched after *flush_after_s* seconds.
+    lost. With double buffering, transfers overlap with computing. According to the SDK's
+    documentation, this gives 10 to 40 % more frames per second. But results come two frames late.
+    If no further frame comes, the last two results are fetched after *flush_after_s* seconds.
 
     :param ledger: counts the CPU's pass over each frame's pixels.
     :param tensor_heap: the heap for tensors; ``None``: ``/dev/dma_heap/system`` if that works,
@@ -122,7 +122,7 @@ class AxRuntimeAccelerator(AxRuntime):
         # that haven't ended yet.
         self._workers: list[AxRuntimeWorker] = []
         self._loaded = False
-        # The thread that runs an .axm model; then there are no workers.
+        # The thread that runs the model, if it is an .axm; workers run only other models.
         self._axm: EngineThread | None = None
         self._model_properties: Mapping[str, str] = {}
         self._notices: tuple[str, ...] = ()

@@ -18,14 +18,14 @@ Use the runtime through Axelera's Python package ``axelera.runtime``.
 
 The package is preferred if it can be imported, because users measured more frames per second with
 it than with the C interface. :class:`BindingSession` owns the package's context and all objects
-made from it. The package's model instance has no method to close it: it is destroyed with its last
-reference, which must happen before its connection is closed.
+made from it. The package's model instance has no method ``close``: dropping the last reference to
+the instance destroys it. This must happen before the instance's connection is closed.
 
 :class:`AxmEngine` runs an ``.axm`` of ``yolo export format=axelera``: a compiled model in one
 file, which takes a float tensor and gives raw outputs. The runtime quantises and pads the tensor,
 runs the model, removes the outputs' padding and dequantises the outputs. The runtime also runs the
 ONNX graphs before and after the compiled part, so that the outputs are those of the trained
-network. For each frame, this package reads the frame once and writes the float tensor once, and
+network. For each frame, zc_perception reads the frame once and writes the float tensor once, and
 the runtime writes the tensor once more. The runtime's scheduler object is bound to the thread that
 makes it, and reserves the whole card.
 
@@ -211,7 +211,7 @@ class BindingSession(Session):
             ) from None
 
     def free(self, handle: Any) -> None:
-        """Release a connection; the package destroys other objects with their last reference."""
+        """Release a connection; an instance or a model is destroyed with its last reference."""
         if hasattr(handle, 'release'):
             handle.release()
 

@@ -29,11 +29,12 @@ thread at a time uses the context.
 
 In the C interface the context owns all objects made from it. But an instance must be destroyed
 before its model and its connection, and a device stays reserved for this process while a
-connection exists. So :class:`Session` destroys the objects in that order. Source: Voyager SDK,
-*API Reference* of ``axruntime.h``. The sources disagree on two points:
+connection exists. So :class:`Session` destroys the instances first, then the connections, and the
+model last. Source: Voyager SDK, *API Reference* of ``axruntime.h``. The reference and the SDK's
+code disagree on two points:
 
-* Properties: the reference separates them by newlines in one string, examples by semicolons. This
-  module sets each property by a call of its own.
+* Properties in one string: the reference separates them by newlines, but the examples separate
+  them by semicolons. This module sets each property by a call of its own.
 * ``axr_list_devices`` returns an array of structs in the SDK's code, but of pointers in the
   reference's example. In fact they are structs. Their length differs between releases, so
   :func:`device_stride` measures it.

@@ -221,7 +221,10 @@ class OnnxEngine(TensorEngine):
             elif _NO_OPERATOR.search(text):
                 text += ': export it without this operator'
             elif _ELSEWHERE.search(text):
-                text = f'its weights are in another file, copy that file, too, beside it: {text}'
+                text = (
+                    'its weights are in another file; copy that file, too, into the folder of '
+                    f'the model: {text}'
+                )
             raise ConfigError(f"model file '{self._file}' can't be loaded: {text}") from error
         self._providers: list[str] = session.get_providers()
         for name, given in providers:
