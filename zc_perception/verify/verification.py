@@ -83,7 +83,7 @@ KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_mem
 
 @dataclass(frozen=True)
 class DocumentKeys:
-    """The zero-copy document's four keys (``None``: not known); ``detail`` of ``result.json``."""
+    """The zero-copy document's keys (``None``: not known), and ``detail`` of ``result.json``."""
 
     keys: dict[str, bool | None]
     detail: dict[str, Any]

@@ -493,8 +493,8 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and _has_entries(file.parent):
             return 0
-    # map_files can't be read: this user may not, or the process's main thread has ended. So look
-    # for the mapping's path, also in the process's root folder.
+    # map_files can't be read: this user may not read it, or the process's main thread has ended.
+    # So look for the mapping's path, also in the process's root folder.
     paths = [
         Path(mapping.name),
         *(Path(f'{folder}/root{mapping.name}') for folder in folders_of(mapping.pid, proc)),

@@ -30,8 +30,8 @@ functions in assembler. ``/proc/kallsyms`` lists the kernel's functions.
 A probe on a library hits in every process that uses the library, and makes each call about a
 microsecond slower (twenty under emulation). The kernel keeps only the calls that copy
 :data:`LARGE` bytes or more, and those whose source lies in a frame. The probe doesn't see copies
-by inlined instructions or by loops of other libraries. For these, another check ensures that no
-process has a frame mapped.
+by inlined instructions or by loops of other libraries. Such a copy can read a frame only if the
+process has mapped the frame, and another check finds all mappings of frames.
 
 The processors are sampled without the ``perf`` program and without debug symbols: if the C library
 has no symbols, ``perf`` prints bare addresses, so a search for "memcpy" never finds anything. One

@@ -25,7 +25,7 @@ disturbs no other tracing. At the end, the instance and its probes are removed.
 
 To enable an event or install a probe, the kernel rewrites its running code. So each change is made
 only once, and changes that would rewrite the scheduler are avoided: ``record-cmd`` and
-``record-tgid`` (so the trace has no names for threads; ``/proc`` does) and ``set_event_pid``.
+``record-tgid`` (so the trace has no names of threads; ``/proc`` has them) and ``set_event_pid``.
 Under QEMU another CPU may still run the old code. The more often a function is called, the more
 likely it is that this other CPU hits a breakpoint that was already removed.
 
@@ -62,8 +62,8 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
     """
     Write *text* to a control file by exactly one write.
 
-    Python's modes can't be used. Mode 'w' truncates the file, which the kernel takes as an order
-    to clear it; mode 'a' seeks to the file's end, which such a file may refuse.
+    The modes of Python's open() can't be used. Mode 'w' truncates the file, which the kernel takes
+    as an order to clear it; mode 'a' seeks to the file's end, which such a file may refuse.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_APPEND if append else 0))
     try:
