@@ -55,9 +55,10 @@ import pytest
 from zc_perception.camera.mcap_file import Topic
 from zc_perception.camera.recording import BlackBox, Recorder, VIDEO, write_event
 from zc_perception.camera.replay.bag import DEFINITION
-from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.replay.camera import open_source, ReplayCamera
 from zc_perception.camera.replay.pictures import orientation_of, UPRIGHT
 from zc_perception.errors import ConfigError, RecordingError
+from zc_perception.frame import Header
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 
@@ -223,42 +224,32 @@ def test_a_picture_whose_rows_lie_upside_down(tmp_path: Path) -> None:
     assert luma[:30].max() < 30 and luma[34:].min() > 150
 
 
+FULL_709 = {'colorspace': 1, 'color_range': 2}
+
+
 @pytest.mark.parametrize(
-    ('said', 'wanted'),
+    ('size', 'said', 'wanted'),
     [
-        ({'colorspace': 1, 'color_range': 2}, Colorimetry(Matrix.BT709, Range.FULL)),
-        ({'colorspace': 6, 'color_range': 2}, Colorimetry(Matrix.BT601, Range.FULL)),
-        ({'colorspace': 9, 'color_trc': 14}, Colorimetry(Matrix.BT2020, Range.LIMITED)),
+        ((64, 48), FULL_709, Colorimetry(Matrix.BT709, Range.FULL)),
+        ((64, 48), FULL_709 | {'colorspace': 6}, Colorimetry(Matrix.BT601, Range.FULL)),
+        ((64, 48), {'colorspace': 9, 'color_trc': 14}, Colorimetry(Matrix.BT2020, Range.LIMITED)),
         (
+            (64, 48),
             {'colorspace': 1, 'color_trc': 13},
             Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB),
         ),
+        # A file that says nothing has the colours that players take it for.
+        ((720, 576), {}, Colorimetry(Matrix.BT601, Range.LIMITED)),
+        ((720, 1280), {}, Colorimetry(Matrix.BT709, Range.LIMITED)),
     ],
 )
 def test_frames_have_the_colorimetry_of_the_file_and_its_samples(
-    tmp_path: Path, said: dict[str, int], wanted: Colorimetry
+    tmp_path: Path, size: tuple[int, int], said: dict[str, int], wanted: Colorimetry
 ) -> None:
-    found = play(write_video(tmp_path / 'clip.mkv', 'ffv1', scenes(2), said=said))
+    pictures = scenes(2, *size)
+    found = play(write_video(tmp_path / 'clip.mkv', 'ffv1', pictures, said=said))
     assert found.colorimetry == wanted and len(found.planes) == 2
-    assert all(map(same, found.planes, map(nv12, scenes(2))))
-
-
-def test_motion_jpeg_has_full_range(tmp_path: Path) -> None:
-    pictures = scenes(2)
-    options = {'flags': '+qscale', 'qscale': '2'}
-    found = play(write_video(tmp_path / 'c.avi', 'mjpeg', pictures, 'yuvj420p', options=options))
-    assert found.colorimetry == Colorimetry(Matrix.BT601, Range.FULL)
-    assert all_close(found, pictures, 35.0)
-
-
-@pytest.mark.parametrize(
-    ('size', 'matrix'), [((720, 576), Matrix.BT601), ((720, 1280), Matrix.BT709)]
-)
-def test_what_says_nothing_of_colours_is_what_players_take_it_for(
-    tmp_path: Path, size: tuple[int, int], matrix: Matrix
-) -> None:
-    found = play(write_video(tmp_path / 'clip.mkv', 'ffv1', [scene(0, *size)]))
-    assert found.colorimetry == Colorimetry(matrix, Range.LIMITED)
+    assert all(map(same, found.planes, map(nv12, pictures)))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +307,7 @@ CUT = (5, 13)
 GROUPS = {'g': '8', 'bf': '2'}
 # A codec, its options and format, and how many frames may be lost if two are damaged.
 CUTS = {
-    'mjpeg': ('mjpeg', {}, 'yuvj420p', 2),
+    'mjpeg': ('mjpeg', {'flags': '+qscale', 'qscale': '2'}, 'yuvj420p', 2),
     'h264': ('libx264', GROUPS, 'yuv420p', 2),
     'hevc': ('libx265', {'x265-params': 'log-level=none:keyint=8:bframes=2'}, 'yuv420p', 12),
 }
@@ -341,6 +332,8 @@ def test_playing_goes_on_behind_damaged_frames_which_are_counted_and_named(
         if planes is not None:
             assert close(planes, nv12(scene(number, 128, 96)), 14.0), number
     if codec == 'mjpeg':
+        assert clean.colorimetry == Colorimetry(Matrix.BT601, Range.FULL)
+        assert all_close(clean, pictures, 35.0)
         assert found.bad == list(CUT)
         assert all(map(same, found.good, [clean.good[n] for n in range(LENGTH) if n not in CUT]))
 
@@ -349,11 +342,11 @@ def test_a_video_that_begins_between_key_frames(tmp_path: Path) -> None:
     """Loop recorders cut files like this. Frames that the decoder must skip are counted."""
     options = {'g': '8', 'bf': '0'}
     whole = write_video(tmp_path / 'whole.ts', 'libx264', scenes(LENGTH), options=options)
-    clean, dropped = play(whole), {0, 1, 2}
+    clean = play(whole)
     with av.open(str(whole)) as given, av.open(str(tmp_path / 'cut.ts'), 'w') as out:
         copy = out.add_stream_from_template(given.streams.video[0])
         for number, packet in enumerate(each for each in given.demux(video=0) if each.size):
-            if number not in dropped:
+            if number > 2:
                 packet.stream = copy
                 out.mux(packet)
     found = play(tmp_path / 'cut.ts')
@@ -404,28 +397,19 @@ def test_sound_that_goes_on_for_longer_is_no_shortfall(tmp_path: Path) -> None:
     assert found.notice == '' and len(found.good) == 5
 
 
-TIMES = [0, 40, 100, 400, 410, 1000]
+def stamps_ms(camera: ReplayCamera) -> list[float]:
+    return [(frame.header.stamp_ns - NOW_NS) / 1e6 for frame, _ in played(camera)]
 
 
-@pytest.fixture
-def uneven(tmp_path: Path) -> Path:
-    """Return a recording whose frames have the times TIMES, in ms."""
-    path, unit = tmp_path / 'uneven.mkv', Fraction(1, 1000)
-    return write_video(path, 'ffv1', scenes(len(TIMES)), times=TIMES, unit=unit)
-
-
-def test_a_variable_rate_is_played_with_the_file_s_own_times(uneven: Path) -> None:
-    assert play(uneven).times_ms == TIMES
-    stamps = [frame.header.stamp_ns - NOW_NS for frame, _ in played(replay(uneven))]
-    assert stamps == [time * 1_000_000 for time in TIMES]
-    camera = replay(uneven, replay_start=0.3)
-    assert [f.header.stamp_ns - NOW_NS for f, _ in played(camera)] == [0, 10_000_000, 600_000_000]
-
-
-def test_a_live_replay_waits_for_the_file_s_own_times_and_the_rate_shortens_them(
-    uneven: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_variable_rate_is_played_with_the_file_s_own_times_which_the_rate_shortens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    camera, now, waits = replay(uneven, keep_all=False, replay_rate=2.0), [100.0], []
+    path, times = tmp_path / 'uneven.mkv', [0, 40, 100, 400, 410, 1000]
+    write_video(path, 'ffv1', scenes(len(times)), times=times, unit=Fraction(1, 1000))
+    assert play(path).times_ms == times
+    assert stamps_ms(replay(path)) == times
+    assert stamps_ms(replay(path, replay_start=0.3)) == [0, 10, 600]
+    camera, now, waits = replay(path, keep_all=False, replay_rate=2.0), [100.0], []
 
     def wait(seconds: float) -> bool:
         waits.append(seconds)
@@ -435,9 +419,9 @@ def test_a_live_replay_waits_for_the_file_s_own_times_and_the_rate_shortens_them
     monkeypatch.setattr('time.monotonic', lambda: now[0])
     with closing(camera):
         monkeypatch.setattr(camera._stop, 'wait', wait)
-        for _ in TIMES:
+        for _ in times:
             captured(camera).release()
-    assert waits == pytest.approx(np.diff([0, *TIMES]) / 2000, abs=1e-6)
+    assert waits == pytest.approx(np.diff([0, *times]) / 2000, abs=1e-6)
 
 
 def test_times_that_begin_anew_go_on(tmp_path: Path) -> None:
@@ -479,9 +463,7 @@ def test_a_rate_beyond_reason_is_refused_unless_the_user_says_another(tmp_path: 
     )
     with pytest.raises(ConfigError, match=words):
         play(path)
-    found = played(replay(path, framerate=25.0))
-    stamps = [frame.header.stamp_ns - NOW_NS for frame, _ in found]
-    assert stamps == [0, 40_000_000, 80_000_000, 120_000_000]
+    assert stamps_ms(replay(path, framerate=25.0)) == [0, 40, 80, 120]
 
 
 def test_b_frames_of_a_loop_begin_at_exactly_the_same_frame(tmp_path: Path) -> None:
@@ -559,13 +541,12 @@ def test_of_several_video_streams_the_first_is_played_and_the_others_are_named(
 # Files that are no video, or can't be decoded: the error names them and the next step.
 
 
-def sound(path: Path) -> bytes:
+def sound(path: Path) -> None:
     with wave.open(str(path), 'wb') as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(8000)
         file.writeframes(bytes(1600))
-    return path.read_bytes()
 
 
 def without_index(path: Path) -> None:
@@ -575,26 +556,17 @@ def without_index(path: Path) -> None:
     path.write_bytes(content[: content.index(b'moov') - 4])
 
 
-def with_unknown_codec(path: Path) -> None:
-    write_video(path, 'mjpeg', scenes(3), 'yuvj420p')
-    path.write_bytes(path.read_bytes().replace(b'MJPG', b'ZZQ9'))
-
-
-def with_broken_pictures(path: Path) -> None:
+def damaged(path: Path, whole: bytes, broken: bytes) -> None:
     write_video(path, 'mjpeg', scenes(5), 'yuvj420p')
-    path.write_bytes(path.read_bytes().replace(b'\xff\xc0', b'\0\0'))
+    path.write_bytes(path.read_bytes().replace(whole, broken))
 
 
-def text(content: str) -> Callable[[Path], object]:
-    return lambda path: path.write_text(content, encoding='utf-8')
-
-
-BEGINS = "is a text, not a video; it begins with '{}': set parameter 'video'"
-BROKEN = 'no frame can be decoded as {}; it is damaged, or encrypted'
-PLAYLIST = '#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n'
 REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    'a text': ('drive.avi', text('\nno video\n' * 99), BEGINS.format('no video')),
-    'a playlist': ('drive.m3u8', text(PLAYLIST), BEGINS.format('#EXTM3U')),
+    'a playlist': (
+        'drive.m3u8',
+        lambda path: path.write_text('\n#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n'),
+        "is a text, not a video; it begins with '#EXTM3U': set parameter 'video'",
+    ),
     'sound': (
         'drive.wav',
         sound,
@@ -612,10 +584,14 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     'an unknown codec': (
         'drive.avi',
-        with_unknown_codec,
+        lambda path: damaged(path, b'MJPG', b'ZZQ9'),
         'has pictures of a codec for which the FFmpeg of PyAV has no decoder; convert it',
     ),
-    'broken pictures': ('drive.avi', with_broken_pictures, BROKEN.format('mjpeg')),
+    'broken pictures': (
+        'drive.avi',
+        lambda path: damaged(path, b'\xff\xc0', b'\0\0'),
+        'no frame can be decoded as mjpeg; it is damaged, or encrypted',
+    ),
     'a line': (
         'drive.mkv',
         lambda path: write_video(path, 'ffv1', [(np.zeros((1, 16), np.uint8),)], 'gray'),
@@ -698,12 +674,10 @@ def test_each_message_is_a_picture_of_its_own_stamp(codec: str, kind: str, tmp_p
     assert (camera.width, camera.height) == (128, 96)
     assert camera.framerate == pytest.approx(15, abs=0.01)
     found = played(camera)
-    stamps = [START + number * S // 15 for number in range(COUNT)]
-    assert [frame.header.stamp_ns for frame, _ in found] == stamps
-    first = found[0][0]
-    assert first.header.frame_id == 'lens'
-    assert first.data.colorimetry == Colorimetry(Matrix.BT709, Range.LIMITED)
-    for number, (_, (luma, _)) in enumerate(found):
+    assert len(found) == COUNT
+    for number, (frame, (luma, _)) in enumerate(found):
+        assert frame.header == Header(START + number * S // 15, 'lens')
+        assert frame.data.colorimetry == Colorimetry(Matrix.BT709, Range.LIMITED)
         assert psnr(luma, scene(number, 128, 96)[0]) > 35
     assert psnr(found[0][1][0], scene(3, 128, 96)[0]) < 30, 'pictures differ'
 
@@ -759,33 +733,17 @@ def test_what_can_not_be_played_is_named(
 WIDTH, HEIGHT = 64, 32
 ORIENTATION, SHORT, LONG = 0x0112, 3, 4
 
-# EXIF's definition: the side where the stored first row is shown, and the first column.
-SIDES = {
-    1: ('top', 'left'),
-    2: ('top', 'right'),
-    3: ('bottom', 'right'),
-    4: ('bottom', 'left'),
-    5: ('left', 'top'),
-    6: ('right', 'top'),
-    7: ('right', 'bottom'),
-    8: ('left', 'bottom'),
+# EXIF's definition: what a viewer does to the stored picture so that it stands upright.
+SEEN: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    1: lambda stored: stored,
+    2: np.fliplr,
+    3: lambda stored: np.rot90(stored, 2),
+    4: np.flipud,
+    5: lambda stored: stored.swapaxes(0, 1),
+    6: lambda stored: np.rot90(stored, -1),
+    7: lambda stored: np.rot90(stored.swapaxes(0, 1), 2),
+    8: np.rot90,
 }
-
-
-def seen(stored: NDArray[Any], value: int) -> NDArray[Any]:
-    """Return the picture as a viewer must show it, pixel by pixel from :data:`SIDES`."""
-    rows, columns = stored.shape[:2]
-    first_row, first_column = SIDES[value]
-    upright = first_row in ('top', 'bottom')
-    height, width = (rows, columns) if upright else (columns, rows)
-    found = np.empty((height, width, 3), np.uint8)
-    for row in range(rows):
-        for column in range(columns):
-            away_from = {first_row: row, first_column: column}
-            y = away_from.get('top', height - 1 - away_from.get('bottom', 0))
-            x = away_from.get('left', width - 1 - away_from.get('right', 0))
-            found[y, x] = stored[row, column]
-    return found
 
 
 def stored_picture() -> NDArray[np.uint8]:
@@ -848,12 +806,12 @@ def picture_file(suffix: str, stored: NDArray[np.uint8], value: int) -> bytes:
 
 @pytest.mark.parametrize(
     ('suffix', 'value'),
-    [('.jpg', 6), ('.webp', 5), ('.webp', 4), *(('.png', value) for value in SIDES)],
+    [('.jpg', 6), ('.webp', 5), ('.webp', 4), *(('.png', value) for value in SEEN)],
 )
 def test_a_picture_is_turned_as_its_exif_data_say(suffix: str, value: int, tmp_path: Path) -> None:
     stored = stored_picture()
     (tmp_path / f'a{suffix}').write_bytes(picture_file(suffix, stored, value))
-    cv2.imwrite(str(tmp_path / 'seen.bmp'), seen(stored, value))
+    cv2.imwrite(str(tmp_path / 'seen.bmp'), SEEN[value](stored))
     ((_, found),), ((_, wanted),) = (
         played(replay(tmp_path / name)) for name in (f'a{suffix}', 'seen.bmp')
     )
@@ -868,9 +826,8 @@ def test_damaged_exif_data_leave_the_picture_upright_or_turned(
     noise: bytes, at: int, suffix: str
 ) -> None:
     whole = picture_file(suffix, stored_picture(), 6)
-    content = whole[:at] + noise + whole[slice(at + len(noise), None)]
-    assert orientation_of(np.frombuffer(content, np.uint8)) in SIDES
-    assert orientation_of(np.frombuffer(whole[: at + 2], np.uint8)) in SIDES
+    for content in (whole[:at] + noise + whole[slice(at + len(noise), None)], whole[: at + 2]):
+        assert orientation_of(np.frombuffer(content, np.uint8)) in SEEN
 
 
 @pytest.mark.parametrize('value', [0, 9])
