@@ -22,7 +22,6 @@ from contextlib import closing
 import gzip
 import os
 from pathlib import Path
-import shutil
 import sys
 import threading
 import time
@@ -54,18 +53,16 @@ from rosbags.rosbag2 import Writer as BagWriter
 from waiting import until
 
 from zc_perception.camera.replay.bag import BagSource, read_message
-from zc_perception.camera.replay.camera import ReplayCamera
 from zc_perception.camera.replay.pictures import ImageSource, natural_key
 from zc_perception.camera.replay.source import recording_path
 from zc_perception.errors import ConfigError, LayoutError, RecordingError
-from zc_perception.frame import Frame
+from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT, FRAMES = 64, 48, 5
-START, PERIOD = 1_700_000_000_000_000_000, 40_000_000
+SECOND, START, PERIOD = 1_000_000_000, 1_700_000_000_000_000_000, 40_000_000
 LATENCY = 3_000_000
-ROWS = np.zeros((4, 4), np.uint8)
 PLANES = [random_planes(WIDTH, HEIGHT, seed) for seed in range(FRAMES)]
 
 
@@ -74,11 +71,11 @@ def stamp(index: int) -> int:
 
 
 def nv12_entries(topic: str = '/camera/image_raw', padding: int = 0) -> list[tuple[str, int, Any]]:
-    return [
-        (topic, stamp(i) + LATENCY, image(stamp(i), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT,
-                                          padding=padding))
+    pictures = [
+        image(stamp(i), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT, padding=padding)
         for i, planes in enumerate(PLANES)
-    ]  # fmt: skip
+    ]
+    return [(topic, stamp(i) + LATENCY, picture) for i, picture in enumerate(pictures)]
 
 
 def stamped(folder: Path, stamps: list[int]) -> Path:
@@ -90,19 +87,13 @@ def stamped(folder: Path, stamps: list[int]) -> Path:
     return write_bag(folder / 'bag', entries)
 
 
-def make(kind: str, folder: Path, entries: list[tuple[str, int, Any]]) -> Path:
-    """Return a recording, written by the library in the name *kind*."""
-    if kind == 'mcap library, one file':
-        return write_mcap(folder / 'one.mcap', entries)
-    storage = 'mcap' if 'mcap' in kind else 'sqlite3'
-    bag = write_bag(folder / 'bag', entries, storage)
-    if 'folder' in kind:
-        return bag
-    (file,) = [path for path in bag.iterdir() if path.name != 'metadata.yaml']
-    if 'no metadata' in kind:
-        (bag / 'metadata.yaml').unlink()
-        return bag
-    return file
+def single(folder: Path, message: Any) -> Path:
+    """Return a recording of one message."""
+    return write_bag(folder / 'bag', [('/i', START, message)])
+
+
+def grey(topic: str, time_ns: int, stamp_ns: int) -> tuple[str, int, Any]:
+    return topic, time_ns, image(stamp_ns, np.zeros((4, 4), np.uint8), 'mono8', 4, 4)
 
 
 KINDS = (
@@ -115,6 +106,17 @@ KINDS = (
 )
 
 
+def make(kind: str, folder: Path, entries: list[tuple[str, int, Any]]) -> Path:
+    """Return a recording, written by the library in the name *kind*."""
+    if kind == 'mcap library, one file':
+        return write_mcap(folder / 'one.mcap', entries)
+    bag = write_bag(folder / 'bag', entries, 'mcap' if 'mcap' in kind else 'sqlite3')
+    (file,) = [path for path in bag.iterdir() if path.name != 'metadata.yaml']
+    if 'no metadata' in kind:
+        (bag / 'metadata.yaml').unlink()
+    return file if 'file' in kind else bag
+
+
 @pytest.mark.parametrize(('kind', 'padding'), [(kind, 13) for kind in KINDS] + [(KINDS[0], 0)])
 def test_nv12_comes_out_bit_by_bit_at_its_own_times(
     kind: str, padding: int, tmp_path: Path
@@ -124,9 +126,8 @@ def test_nv12_comes_out_bit_by_bit_at_its_own_times(
     said = camera.width, camera.height, camera.framerate, camera.device
     assert said == (WIDTH, HEIGHT, 25.0, str(path))
     found = played(camera)
-    headers = [(frame.header.stamp_ns, frame.header.frame_id) for frame, _ in found]
-    assert headers == [(NOW_NS + i * PERIOD, 'lens') for i in range(FRAMES)]
-    for (frame, planes), expected in zip(found, PLANES, strict=True):
+    for i, ((frame, planes), expected) in enumerate(zip(found, PLANES, strict=True)):
+        assert frame.header == Header(NOW_NS + i * PERIOD, 'lens')
         assert frame.data.planes[0].stride == 96
         assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
     assert ledger.entries()['decode'].count == FRAMES and set(ledger.entries()) == {'decode'}
@@ -145,23 +146,13 @@ def test_recorded_stamps_go_on_when_the_recording_begins_again(
     ]
 
 
-def test_topics_of_one_recording_stay_together_when_it_begins_again(tmp_path: Path) -> None:
-    entries = nv12_entries('/left') + nv12_entries('/right')[1:-1]
-    bag = write_bag(tmp_path / 'bag', sorted(entries, key=lambda entry: entry[1]))
-    left = stamps_of_rounds(bag, FRAMES, replay_topic='/left')
-    right = stamps_of_rounds(bag, FRAMES - 2, replay_topic='/right')
-    assert right == [stamps[1:-1] for stamps in left]
-    stamps = [stamp for stamps in left for stamp in stamps]
-    assert stamps == sorted(set(stamps))
-
-
 @pytest.mark.parametrize('speed', [0.5, 1.0, 4.0])
 def test_topics_of_a_simulation_stay_together_whatever_its_speed(
     speed: float, tmp_path: Path
 ) -> None:
     count = 40
     entries = [
-        (topic, START + round(i * PERIOD / speed), image(stamp(i), ROWS, 'mono8', 4, 4))
+        grey(topic, START + round(i * PERIOD / speed), stamp(i))
         for i in range(count)
         for topic in ('/left', '/right')
         if topic == '/left' or 0 < i < count - 3
@@ -170,15 +161,13 @@ def test_topics_of_a_simulation_stay_together_whatever_its_speed(
     left = stamps_of_rounds(bag, count, replay_topic='/left')
     right = stamps_of_rounds(bag, count - 4, replay_topic='/right')
     assert right == [stamps[1:-3] for stamps in left]
-    pause = left[1][0] - left[0][-1]
-    assert pause == pytest.approx(100_000_000, abs=10)
+    assert left[1][0] - left[0][-1] == pytest.approx(100_000_000, abs=10)
 
 
 def test_a_clock_that_was_set_is_no_simulation(tmp_path: Path) -> None:
     """A round is as long as the recording, also for a topic that began after the clock was set."""
-    jump = 3600 * 1_000_000_000
     entries = [
-        (topic, stamp(i), image(stamp(i) + (i >= 10) * jump, ROWS, 'mono8', 4, 4))
+        grey(topic, stamp(i), stamp(i) + (i >= 10) * 3600 * SECOND)
         for i in range(40)
         for topic in ('/left', '/right')
         if topic == '/left' or i >= 10
@@ -201,9 +190,6 @@ def stamps_of_rounds(path: Path, frames: int, **options: Any) -> list[list[int]]
     return [stamps[i : i + frames] for i in range(0, len(stamps), frames)]
 
 
-SECOND = 1_000_000_000
-
-
 @pytest.mark.parametrize(
     ('recorded', 'jump'),
     [
@@ -218,8 +204,7 @@ def test_the_pace_is_even_whatever_the_recorder_s_clock_did(
 ) -> None:
     count = 60
     entries = [
-        ('/i', START + recorded(i), image(stamp(i) + (i >= 30) * jump, ROWS, 'mono8', 4, 4))
-        for i in range(count)
+        grey('/i', START + recorded(i), stamp(i) + (i >= 30) * jump) for i in range(count)
     ]
     with closing(BagSource(str(write_bag(tmp_path / 'bag', entries)))) as source:
         for _ in range(2):
@@ -230,48 +215,34 @@ def test_the_pace_is_even_whatever_the_recorder_s_clock_did(
             source.restart()
 
 
-def picture(index: int = 0) -> np.ndarray[Any, Any]:
-    level = np.full((HEIGHT, WIDTH, 3), 40 + 30 * index, np.uint8)
-    level[: HEIGHT // 2] = (200, 60, 20)
-    return level
-
-
 @pytest.mark.parametrize(
     ('suffix', 'text'),
     [('.jpg', 'bgr8; jpeg compressed bgr8'), ('.png', 'rgb8; png compressed bgr8')],
 )
 def test_compressed_pictures_are_decoded(suffix: str, text: str, tmp_path: Path) -> None:
-    content = cv2.imencode(suffix, picture(), [cv2.IMWRITE_JPEG_QUALITY, 98])[1]
-    path = write_bag(
-        tmp_path / 'bag', [('/i/compressed', START, compressed(START, content, text))], 'mcap'
-    )
-    ((_, planes),) = played(replay(path))
+    picture = np.full((HEIGHT, WIDTH, 3), (200, 60, 20), np.uint8)
+    content = cv2.imencode(suffix, picture, [cv2.IMWRITE_JPEG_QUALITY, 98])[1]
+    ((_, planes),) = played(replay(single(tmp_path, compressed(START, content, text))))
     bgr = cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12)
-    assert np.abs(bgr[2:20].astype(int) - (200, 60, 20)).max() < 8
+    assert np.abs(bgr.astype(int) - picture).max() < 8
 
 
 @pytest.mark.parametrize('kind', ['sqlite3', 'mcap'])
 def test_the_topic_is_chosen_and_what_there_is_is_listed(kind: str, tmp_path: Path) -> None:
     entries = nv12_entries('/left/image_raw') + nv12_entries('/right/image_raw')[:2]
-    info = compressed(START, np.zeros(4, np.uint8), 'jpeg')
-    path = write_bag(
-        tmp_path / 'bag', sorted([*entries, ('/thumbnail', START, info)], key=lambda e: e[1]), kind
-    )
+    entries += [('/thumbnail', START, compressed(START, np.zeros(4, np.uint8), 'jpeg'))]
+    path = write_bag(tmp_path / 'bag', sorted(entries, key=lambda entry: entry[1]), kind)
     assert len(played(replay(path, replay_topic='/right/image_raw'))) == 2
     listed = (
         r'/left/image_raw \(sensor_msgs/msg/Image, 5 messages\), /right/image_raw '
         r'\(sensor_msgs/msg/Image, 2 messages\), '
         r'/thumbnail \(sensor_msgs/msg/CompressedImage, 1 messages\)'
     )
-    with pytest.raises(
-        ConfigError,
-        match=rf"several topics with pictures; it has {listed}; set parameter 'replay_topic'",
-    ):
+    words = rf"several topics with pictures; it has {listed}; set parameter 'replay_topic'"
+    with pytest.raises(ConfigError, match=words):
         replay(path)
-    with pytest.raises(
-        ConfigError,
-        match=rf"no topic '/left/image_row'; did you mean '/left/image_raw'\?; it has {listed}",
-    ):
+    words = rf"no topic '/left/image_row'; did you mean '/left/image_raw'\?; it has {listed}"
+    with pytest.raises(ConfigError, match=words):
         replay(path, replay_topic='/left/image_row')
 
 
@@ -279,11 +250,8 @@ def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
     path = tmp_path / 'bag'
     text = b'\x00\x01\x00\x00\x02\x00\x00\x00a\x00'
     write_bag(path, [('/chatter', START, text)], msgtype='std_msgs/msg/String')
-    with pytest.raises(
-        ConfigError,
-        match=r'has no topic with pictures .*; it has /chatter \(std_msgs/msg/String, 1 '
-        r'messages\)$',
-    ):
+    listed = r'it has /chatter \(std_msgs/msg/String, 1 messages\)$'
+    with pytest.raises(ConfigError, match=f'has no topic with pictures .*; {listed}'):
         replay(path)
     with pytest.raises(ConfigError, match="topic '/chatter' has no pictures"):
         replay(path, replay_topic='/chatter')
@@ -299,16 +267,13 @@ def test_compressed_samples_are_played_as_the_raw_ones(encoding: str, tmp_path: 
     dtype, each = (np.uint16, 2) if encoding.endswith('16') else (np.uint8, 1)
     random = np.random.default_rng(1)
     samples = random.integers(0, np.iinfo(dtype).max, (HEIGHT, WIDTH), dtype)
-    raw = image(
-        START, samples.view(np.uint8).reshape(HEIGHT, each * WIDTH), encoding, WIDTH, HEIGHT
-    )
-    png = compressed(START, cv2.imencode('.png', samples)[1], f'{encoding}; png compressed ')
-    found = [
-        played(replay(write_bag(tmp_path / name, [('/i', START, message)])))[0][1]
-        for name, message in (('raw', raw), ('png', png))
-    ]
-    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
-    assert encoding == 'mono16' or found[0][1].std() > 5, 'it has colours'
+    rows = samples.view(np.uint8).reshape(HEIGHT, each * WIDTH)
+    raw = single(tmp_path / 'raw', image(START, rows, encoding, WIDTH, HEIGHT))
+    content = cv2.imencode('.png', samples)[1]
+    png = single(tmp_path / 'png', compressed(START, content, f'{encoding}; png compressed '))
+    ((_, found),), ((_, wanted),) = played(replay(png)), played(replay(raw))
+    assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert encoding == 'mono16' or found[1].std() > 5, 'it has colours'
 
 
 @pytest.mark.parametrize(
@@ -348,7 +313,7 @@ def test_pictures_that_can_not_be_played_are_named(
     message: Any, reason: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=f"can't be played: .*{reason}"):
-        replay(write_bag(tmp_path / 'bag', [('/i', START, message)]))
+        replay(single(tmp_path, message))
 
 
 def test_a_recording_that_can_not_be_read_on_ends_with_the_reason(tmp_path: Path) -> None:
@@ -360,11 +325,6 @@ def test_a_recording_that_can_not_be_read_on_ends_with_the_reason(tmp_path: Path
     camera._source._messages = failing()  # type: ignore[attr-defined]
     with pytest.raises(RecordingError, match=r"can't be read any further: .*Input/output error"):
         played(camera)
-
-
-def test_a_start_behind_the_end_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="ends before 9 s; lower parameter 'replay_start'"):
-        replay(write_bag(tmp_path / 'bag', nv12_entries()), replay_start=9.0)
 
 
 SINCE_BOOT = 77_000_000_000
@@ -408,9 +368,8 @@ def test_recorded_stamps_that_say_nothing_become_times_of_recording(
     # The replay's own stamps keep the recording's intervals, and nothing is reported.
     camera = replay(path)
     assert not camera.notices() and not camera.facts()
-    stamps = [frame.header.stamp_ns - NOW_NS for frame, _ in played(camera)]
-    if BACK not in notices:
-        assert stamps == [i * PERIOD for i in range(FRAMES)]
+    own = [frame.header.stamp_ns - NOW_NS for frame, _ in played(camera)]
+    assert BACK in notices or own == [i * PERIOD for i in range(FRAMES)]
 
 
 def test_without_the_library_it_is_named_with_the_version_to_avoid(
@@ -418,20 +377,9 @@ def test_without_the_library_it_is_named_with_the_version_to_avoid(
 ) -> None:
     path = write_bag(tmp_path / 'bag', nv12_entries())
     monkeypatch.setitem(sys.modules, 'rosbags.rosbag2', None)
-    with pytest.raises(
-        ConfigError,
-        match=r"library rosbags, .* not installed: pip install rosbags 'apsw!=3\.54\.0\.0'",
-    ):
+    words = r"library rosbags, .* not installed: pip install rosbags 'apsw!=3\.54\.0\.0'"
+    with pytest.raises(ConfigError, match=words):
         replay(path)
-
-
-def test_a_topic_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / 'x.avi').write_bytes(bytes(96))
-    with pytest.raises(
-        ConfigError,
-        match=r"parameter 'replay_topic' is '/i', but '.*x\.avi' is no rosbag2 recording",
-    ):
-        replay(tmp_path / 'x.avi', replay_topic='/i')
 
 
 # Folders of pictures, and files of raw frames.
@@ -557,53 +505,37 @@ def test_raw_frames_are_played_from_a_container(form: str, tmp_path: Path) -> No
 # Values of the parameter video, and files whose first bytes show that they are no recording.
 
 
-def entries() -> list[tuple[str, int, Any]]:
-    grey = np.full((HEIGHT, WIDTH), 90, np.uint8)
-    return [('/i', stamp(i), image(stamp(i), grey, 'mono8', WIDTH, HEIGHT)) for i in range(3)]
-
-
-def mcap_bytes(folder: Path) -> bytes:
-    return write_mcap(folder / 'whole.mcap', entries()).read_bytes()
-
-
-def compressed_bag(folder: Path, mode: CompressionMode, storage: StoragePlugin) -> Path:
-    path = folder / f'{mode.name}_{storage.name}'
-    writer = BagWriter(path, version=9, storage_plugin=storage)
-    writer.set_compression(mode, CompressionFormat.ZSTD)
-    with writer:
-        connection = writer.add_connection('/i', IMAGE, typestore=STORE)
-        for _, time_ns, message in entries():
-            writer.write(connection, time_ns, serialized(message))
-    return path
-
-
-def zstd_file(folder: Path) -> bytes:
-    (found,) = compressed_bag(folder, CompressionMode.FILE, StoragePlugin.MCAP).glob('*.zstd')
-    return found.read_bytes()
-
-
+ENTRIES = [
+    (
+        '/i',
+        stamp(i),
+        image(stamp(i), np.full((HEIGHT, WIDTH), 90, np.uint8), 'mono8', WIDTH, HEIGHT),
+    )
+    for i in range(3)
+]
 LFS = b'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n'
-FOREIGN: dict[str, tuple[str, Callable[[Path], bytes], str]] = {
+# The name of a file, what it makes of the bytes of a whole MCAP, and what is said.
+FOREIGN: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     'ROS 1': (
         'drive.bag',
-        lambda folder: b'#ROSBAG V2.0\n',
+        lambda mcap: b'#ROSBAG V2.0\n',
         "is a bag of ROS 1, .*; run rosbags-convert --src '.*drive.bag' --dst '.*drive' ",
     ),
-    'zstd': ('drive.mcap.zstd', zstd_file, "by zstd, .*zstd -dc '.*' > '.*drive.mcap' and play"),
-    'gzip': ('drive.mcap.gz', lambda folder: gzip.compress(b'bag'), 'by gzip'),
-    'zip': ('drive.zip', lambda folder: b'PK\x03\x04', "is a zip archive, .*; run unzip '"),
-    'tar': (
-        'drive.tar',
-        lambda folder: bytes(257) + b'ustar',
-        "is a tar archive, .*; run tar -xf '",
+    'zstd': (
+        'drive.mcap.zstd',
+        lambda mcap: b'\x28\xb5\x2f\xfd',
+        "by zstd, .*zstd -dc '.*' > '.*drive.mcap' and play",
     ),
-    'LFS': ('drive.mp4', lambda folder: LFS, 'is only a pointer of Git LFS.*run git lfs pull'),
-    'empty video': ('drive.mp4', lambda folder: b'', r'is empty \(0 bytes\): nothing was'),
-    'text in MCAP': ('drive.mcap', lambda folder: b'I am text', r"no \.mcap .*b'I am tex'"),
-    'MCAP in a video': ('drive.mp4', mcap_bytes, "has the content of .mcap .* to 'drive.mcap'"),
+    'gzip': ('drive.mcap.gz', gzip.compress, 'by gzip'),
+    'zip': ('drive.zip', lambda mcap: b'PK\x03\x04', "is a zip archive, .*; run unzip '"),
+    'tar': ('drive.tar', lambda mcap: bytes(257) + b'ustar', "a tar archive, .*; run tar -xf '"),
+    'LFS': ('drive.mp4', lambda mcap: LFS, 'is only a pointer of Git LFS.*run git lfs pull'),
+    'empty video': ('drive.mp4', lambda mcap: b'', r'is empty \(0 bytes\): nothing was'),
+    'text in MCAP': ('drive.mcap', lambda mcap: b'I am text', r"no \.mcap .*b'I am tex'"),
+    'MCAP in a video': ('drive.mp4', bytes, "has the content of .mcap .* to 'drive.mcap'"),
     'cut MCAP': (
         'cut.mcap',
-        lambda folder: mcap_bytes(folder)[:-20],
+        lambda mcap: mcap[:-20],
         "'cut.mcap' has no end, .*: mcap recover cut.mcap -o whole.mcap saves",
     ),
 }
@@ -611,11 +543,10 @@ FOREIGN: dict[str, tuple[str, Callable[[Path], bytes], str]] = {
 
 @pytest.mark.parametrize('case', FOREIGN)
 def test_a_file_that_is_no_recording_is_told_by_its_content(case: str, tmp_path: Path) -> None:
-    name, make, message = FOREIGN[case]
-    content = make(tmp_path)
-    for left in tmp_path.iterdir():
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
-    (tmp_path / name).write_bytes(content)
+    name, content, message = FOREIGN[case]
+    whole = write_mcap(tmp_path / 'whole.mcap', ENTRIES)
+    (tmp_path / name).write_bytes(content(whole.read_bytes()))
+    whole.unlink()
     with pytest.raises(ConfigError, match=f'{name}.* {message}'):
         replay(tmp_path / name)
 
@@ -625,7 +556,13 @@ def test_a_file_that_is_no_recording_is_told_by_its_content(case: str, tmp_path:
 def test_a_compressed_bag_is_played_from_its_folder_only(
     mode: CompressionMode, storage: StoragePlugin, tmp_path: Path
 ) -> None:
-    folder = compressed_bag(tmp_path, mode, storage)
+    folder = tmp_path / 'bag'
+    writer = BagWriter(folder, version=9, storage_plugin=storage)
+    writer.set_compression(mode, CompressionFormat.ZSTD)
+    with writer:
+        connection = writer.add_connection('/i', IMAGE, typestore=STORE)
+        for _, time_ns, message in ENTRIES:
+            writer.write(connection, time_ns, serialized(message))
     assert len(played(replay(folder))) == 3
     (file,) = [path for path in folder.iterdir() if path.suffix != '.yaml']
     advice = {CompressionMode.FILE: f"play its folder '{folder}'"}
@@ -635,7 +572,7 @@ def test_a_compressed_bag_is_played_from_its_folder_only(
 
 def test_depth_does_not_make_the_pictures_topic_ambiguous(tmp_path: Path) -> None:
     depth = image(START, np.zeros((HEIGHT, 2 * WIDTH), np.uint8), '16UC1', WIDTH, HEIGHT)
-    path = write_bag(tmp_path / 'bag', [('/depth', START, depth), *entries()])
+    path = write_bag(tmp_path / 'bag', [('/depth', START, depth), *ENTRIES])
     assert len(played(replay(path))) == 3
     with pytest.raises((ConfigError, RecordingError), match='it has depths and no colours'):
         replay(path, replay_topic='/depth')
@@ -646,7 +583,7 @@ def test_a_recording_is_named_as_a_shell_or_a_browser_would(
 ) -> None:
     folder = tmp_path / 'my drive'
     folder.mkdir()
-    path = write_mcap(folder / 'a.mcap', entries())
+    path = write_mcap(folder / 'a.mcap', ENTRIES)
     monkeypatch.setenv('HOME', str(folder))
     monkeypatch.chdir(folder)
     for video in ('~/a.mcap', '$HOME/a.mcap', path.as_uri(), 'a.mcap', './a.mcap'):
@@ -665,23 +602,19 @@ def test_a_stream_is_gstreamers_business(video: str) -> None:
 # Serialised messages.
 
 
-DATA = bytes(range(8))
-SERIALISED = serialized(image(1, np.zeros((4, 8), np.uint8), 'mono8', 8, 4))
-
-
 def test_an_image_of_rclpy_is_read() -> None:
     serialization = pytest.importorskip('rclpy.serialization')
     message = pytest.importorskip('sensor_msgs.msg').Image(
-        height=2, width=3, encoding='mono8', step=4, is_bigendian=1, data=DATA
+        height=2, width=3, encoding='mono8', step=4, is_bigendian=1, data=bytes(range(8))
     )
     message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id = -5, 6, 'lens'
     header, picture = read_message(STORE, IMAGE, serialization.serialize_message(message))
     assert (header.stamp_ns, header.frame_id) == (-4_999_999_994, 'lens')
-    assert picture[:5] == (3, 2, 'mono8', True, 4) and picture.data.tobytes() == DATA
+    assert picture[:5] == (3, 2, 'mono8', True, 4) and picture.data.tobytes() == bytes(range(8))
 
 
 def test_the_pixels_are_not_copied() -> None:
-    content = bytearray(SERIALISED)
+    content = bytearray(serialized(image(1, np.zeros((4, 8), np.uint8), 'mono8', 8, 4)))
     picture = read_message(STORE, IMAGE, content)[1]
     content[-1] = 77
     assert picture.data[-1] == 77
@@ -690,8 +623,7 @@ def test_the_pixels_are_not_copied() -> None:
 # The replay camera on a small MJPEG file whose frames have numbers as grey levels.
 
 
-LENGTH, FPS = 8, 25.0
-STEP = 28
+LENGTH, FPS, STEP = 8, 25.0, 28
 
 
 def write_levels(path: Path, width: int, height: int) -> str:
@@ -708,24 +640,6 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_levels(tmp_path_factory.mktemp('video') / 'levels.avi', 64, 48)
 
 
-@pytest.fixture
-def ledger() -> CopyLedger:
-    return CopyLedger()
-
-
-@pytest.fixture
-def open_camera(video: str, ledger: CopyLedger) -> Iterator[Callable[..., ReplayCamera]]:
-    cameras: list[ReplayCamera] = []
-
-    def make(path: str = video, *, slots: int = 4, **parameters: Any) -> ReplayCamera:
-        cameras.append(replay(path, ledger=ledger, constraints={'slots': slots}, **parameters))
-        return cameras[-1]
-
-    yield make
-    for camera in cameras:
-        camera.close()
-
-
 def index_of(frame: Frame) -> int:
     """Return the number of the frame in the file, from its grey level."""
     picture = frame.bgr()
@@ -736,113 +650,99 @@ def index_of(frame: Frame) -> int:
     return index
 
 
-def drained(camera: ReplayCamera) -> list[Frame]:
-    return [frame for frame, _ in played(camera)]
-
-
-def test_keep_all_gives_every_frame_once_with_the_file_s_times(
-    open_camera: Callable[..., ReplayCamera], ledger: CopyLedger
-) -> None:
-    camera, seen = open_camera(loop=True), []
+def test_keep_all_gives_every_frame_once_with_the_file_s_times(video: str) -> None:
+    ledger, seen = CopyLedger(), []
+    camera = replay(video, ledger=ledger, loop=True)
     assert (camera.width, camera.height, camera.framerate) == (64, 48, FPS)
-    while not camera.ended:
-        frame = camera.capture()
-        if frame is not None:
-            seen.append((index_of(frame), frame.data.sequence, frame.header.stamp_ns))
-            frame.release()
+    with closing(camera):
+        while (frame := camera.capture()) is not None:
+            with frame:
+                seen.append((index_of(frame), frame.data.sequence, frame.header.stamp_ns))
+        assert camera.ended and camera.capture() is None
     assert seen == [(i, i, NOW_NS + round(i * 1e9 / FPS)) for i in range(LENGTH)]
-    assert camera.capture() is None and camera.ended
     assert (camera.statistics().captured, camera.statistics().dropped) == (LENGTH, 0)
     assert ledger.entries() == {'decode': LedgerEntry(LENGTH, LENGTH * 64 * 48 * 3 // 2)}
 
 
-def test_keep_all_waits_for_a_slot_instead_of_dropping(
-    open_camera: Callable[..., ReplayCamera],
-) -> None:
-    camera = open_camera(slots=2)
+def test_keep_all_waits_for_a_slot_instead_of_dropping(video: str) -> None:
+    camera = replay(video, constraints={'slots': 2})
     held = [captured(camera), captured(camera)]
     threading.Timer(0.03, lambda: [frame.release() for frame in held]).start()
-    frames = [*held, *drained(camera)]
+    frames = [*held, *(frame for frame, _ in played(camera))]
     assert [frame.data.sequence for frame in frames] == list(range(LENGTH))
     assert camera.statistics().dropped == 0
 
 
-def test_a_frame_that_has_no_slot_is_left_out_as_if_it_had_been_live(
-    open_camera: Callable[..., ReplayCamera], ledger: CopyLedger
-) -> None:
-    camera = open_camera(slots=2, keep_all=False, framerate=1000.0)
-    held = [captured(camera), captured(camera)]
-    assert [camera.capture() for _ in range(3)] == [None] * 3
-    for frame in held:
-        frame.release()
-    after = captured(camera)
-    assert index_of(after) == after.data.sequence == 5
-    assert ledger.count('decode') == 3, 'what nobody gets is not decoded'
-    assert camera.statistics().no_slot == 3
-    after.release()
+def test_a_frame_that_has_no_slot_is_left_out_as_if_it_had_been_live(video: str) -> None:
+    ledger, live = CopyLedger(), {'keep_all': False, 'framerate': 1000.0}
+    with closing(replay(video, ledger=ledger, constraints={'slots': 2}, **live)) as camera:
+        with captured(camera), captured(camera):
+            assert [camera.capture() for _ in range(3)] == [None] * 3
+        with captured(camera) as after:
+            assert index_of(after) == after.data.sequence == 5
+        assert ledger.count('decode') == 3, 'what nobody gets is not decoded'
+        assert camera.statistics().no_slot == 3
 
 
 @pytest.mark.parametrize(
     ('rate', 'framerate', 'pace'), [(1.0, 0.0, FPS), (0.5, 0.0, FPS / 2), (2.0, 12.5, 12.5)]
 )
 def test_the_file_s_own_pace_times_the_rate_or_the_pace_that_is_asked_for(
-    open_camera: Callable[..., ReplayCamera], rate: float, framerate: float, pace: float
+    video: str, rate: float, framerate: float, pace: float
 ) -> None:
-    camera = open_camera(keep_all=False, replay_rate=rate, framerate=framerate)
-    assert camera.framerate == pace
+    with closing(replay(video, replay_rate=rate, framerate=framerate, keep_all=False)) as camera:
+        assert camera.framerate == pace
 
 
-def test_an_odd_last_row_and_column_are_cut_off(
-    open_camera: Callable[..., ReplayCamera], tmp_path: Path
-) -> None:
-    camera = open_camera(write_levels(tmp_path / 'odd.avi', 65, 49))
-    assert (camera.width, camera.height) == (64, 48)
-    assert [frame.data.width for frame in drained(camera)] == [64] * LENGTH
-
-
-@pytest.mark.parametrize(('width', 'height'), [(32, 24), (40, 60)])
+@pytest.mark.parametrize(
+    ('stored', 'asked', 'given'),
+    [
+        ((64, 48), (32, 24), (32, 24)),
+        ((64, 48), (40, 60), (40, 60)),
+        ((65, 49), (0, 0), (64, 48)),  # an odd last row and column are cut off
+    ],
+)
 def test_other_sizes_are_scaled(
-    open_camera: Callable[..., ReplayCamera], width: int, height: int
+    stored: tuple[int, int], asked: tuple[int, int], given: tuple[int, int], tmp_path: Path
 ) -> None:
-    camera = open_camera(width=width, height=height)
-    for wanted in range(3):
-        with captured(camera) as frame:
-            found = frame.data.width, frame.data.height, index_of(frame)
-        assert found == (width, height, wanted)
+    path = write_levels(tmp_path / 'levels.avi', *stored)
+    with closing(replay(path, width=asked[0], height=asked[1])) as camera:
+        assert (camera.width, camera.height) == given
+        for wanted in range(LENGTH):
+            with captured(camera) as frame:
+                assert (frame.data.width, frame.data.height, index_of(frame)) == (*given, wanted)
 
 
-def test_what_can_not_be_opened_is_refused_with_advice(
-    open_camera: Callable[..., ReplayCamera], tmp_path: Path
-) -> None:
+def test_what_can_not_be_opened_is_refused_with_advice(video: str, tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match='is not a multiple of 2, which NV12 needs; use '):
-        open_camera(width=33)
-    with pytest.raises(ConfigError, match="has no headers: set parameter 'stamps' to 'now'"):
-        open_camera(stamps='recorded')
-    words = "nothing.avi' does not exist; set parameter 'video' to the path of a video file or an"
-    with pytest.raises(ConfigError, match=f"video '{tmp_path}/{words}"):
-        open_camera(str(tmp_path / 'nothing.avi'))
-    with pytest.raises(ConfigError, match="parameter 'video' is empty"):
-        open_camera('')
+        replay(video, width=33)
+    wrong = "'replay_topic' is '/i', but '.*levels.avi' is no rosbag2 recording"
+    nothing = "/nothing.avi' does not exist; set parameter 'video' to the path of a video file or"
+    cases: tuple[tuple[str, dict[str, Any], str], ...] = (
+        (video, {'stamps': 'recorded'}, "has no headers: set parameter 'stamps' to 'now'"),
+        (video, {'replay_start': 9.0}, "ends before 9 s; lower parameter 'replay_start'"),
+        (video, {'replay_topic': '/i'}, wrong),
+        (str(tmp_path / 'nothing.avi'), {}, f"video '{tmp_path}{nothing} an"),
+        ('', {}, "parameter 'video' is empty"),
+    )
+    for path, options, words in cases:
+        with pytest.raises(ConfigError, match=words):
+            replay(path, **options)
+    for suffix in ('avi', 'mcap', 'png'):
+        pipe = tmp_path / f'pipe.{suffix}'
+        os.mkfifo(pipe)  # it is not waited for
+        words = f"video '{pipe}' is neither a file nor a folder; set parameter 'video' to"
+        with pytest.raises(ConfigError, match=words):
+            replay(pipe, width=64, height=48)
 
 
-@pytest.mark.parametrize('suffix', ['avi', 'mcap', 'png'])
-def test_a_pipe_is_not_waited_for(
-    open_camera: Callable[..., ReplayCamera], tmp_path: Path, suffix: str
-) -> None:
-    path = tmp_path / f'pipe.{suffix}'
-    os.mkfifo(path)
-    words = "is neither a file nor a folder; set parameter 'video' to"
-    with pytest.raises(ConfigError, match=f"video '{path}' {words}"):
-        open_camera(str(path), width=64, height=48)
-
-
-def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera = open_camera(keep_all=False, framerate=0.01)
-    captured(camera).release()
-    threading.Timer(0.03, camera.stop).start()
-    started = time.monotonic()
-    assert camera.capture() is None
-    assert time.monotonic() - started < 60.0, 'the next frame would be due after 100 s'
+def test_stopping_wakes_a_waiting_capture(video: str) -> None:
+    with closing(replay(video, keep_all=False, framerate=0.01)) as camera:
+        captured(camera).release()
+        threading.Timer(0.03, camera.stop).start()
+        started = time.monotonic()
+        assert camera.capture() is None
+        assert time.monotonic() - started < 60.0, 'the next frame would be due after 100 s'
 
 
 def write_folder(folder: Path, *sizes: int) -> str:
@@ -852,22 +752,20 @@ def write_folder(folder: Path, *sizes: int) -> str:
     return str(folder)
 
 
-def test_a_recording_that_fails_in_the_middle_ends_there_for_good(
-    open_camera: Callable[..., ReplayCamera], tmp_path: Path
-) -> None:
+def test_a_recording_that_fails_in_the_middle_ends_there_for_good(tmp_path: Path) -> None:
     """Reopening would start it at its first frame, again and again: see test_supervisor.py."""
-    camera = open_camera(write_folder(tmp_path, 64, 64, 64, 32, 64))
+    camera = replay(write_folder(tmp_path, 64, 64, 64, 32, 64))
     with pytest.raises(RecordingError, match=r'^frame 3: picture .*3\.png'):
-        drained(camera)
+        played(camera)
     assert camera.statistics().captured == 3
 
 
 def test_a_recording_that_can_not_be_read_up_to_its_start_is_no_matter_of_waiting(
-    open_camera: Callable[..., ReplayCamera], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: ImageSource) -> None:
         raise RecordingError('the disk has gone')
 
     monkeypatch.setattr(ImageSource, 'advance', fail)
     with pytest.raises(ConfigError, match='frame 0: the disk has gone'):
-        open_camera(write_folder(tmp_path, 64))
+        replay(write_folder(tmp_path, 64))
