@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 import errno
+from functools import partial
 import os
 from pathlib import Path
 import random
@@ -54,7 +55,7 @@ from zc_perception.camera.recording import (
 )
 from zc_perception.errors import ConfigError, FormatError, RecordingError
 from zc_perception.frame import Frame, Header
-from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import fourcc_code
@@ -65,6 +66,7 @@ MakePool = Callable[..., BufferPool]
 BT709_FULL = Colorimetry(Matrix.BT709, Range.FULL, Transfer.SRGB)
 NOTE = Topic('/note', 'std_msgs/msg/String', 'string data\n')
 HELLO = b'\0\1\0\0\x06\0\0\0hello\0'
+to = partial(Recorder, ledger=CopyLedger())
 
 
 @pytest.fixture(autouse=True)
@@ -73,17 +75,13 @@ def _no_disk_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder.close, '__defaults__', (60.0,))
 
 
-def fill(planes: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    for plane in planes:
-        plane[...] = rng.integers(0, np.iinfo(plane.dtype).max + 1, plane.shape, plane.dtype)
-
-
 def publish(pool: BufferPool, index: int) -> Frame:
     header = Header(START + index * PERIOD, 'lens')
     frame = next_frame(pool, 7 * index, header=header, colorimetry=BT709_FULL)
+    rng = np.random.default_rng(index)
     with frame.map(write=True) as planes:
-        fill(planes, index)
+        for plane in planes:
+            plane[...] = rng.integers(0, np.iinfo(plane.dtype).max + 1, plane.shape, plane.dtype)
     return frame
 
 
@@ -98,7 +96,7 @@ def put(recorder: Recorder, pool: BufferPool, *indexes: int) -> list[tuple[Any, 
 
 def record(folder: Path, pool: BufferPool, count: int, **limits: int) -> list[tuple[Any, ...]]:
     """Record *count* frames with a note after each; return the frames' planes."""
-    with Recorder(folder, ledger=CopyLedger(), limits=Limits(**limits)) as recorder:
+    with to(folder, limits=Limits(**limits)) as recorder:
         kept = []
         for index in range(count):
             kept += put(recorder, pool, index)
@@ -117,11 +115,10 @@ def by_rosbags(path: Path) -> list[tuple[str, bytes]]:
     """Return topics and pixels or contents as rosbags reads them."""
     with Reader(path) as reader:
         assert reader.message_count == sum(topic.msgcount for topic in reader.topics.values())
-        found = list(reader.messages())
-    return [
-        (connection.topic, STORE.deserialize_cdr(content, connection.msgtype).data)
-        for connection, _, content in found
-    ]
+        return [
+            (connection.topic, STORE.deserialize_cdr(content, connection.msgtype).data)
+            for connection, _, content in reader.messages()
+        ]
 
 
 def by_stream(path: Path) -> int:
@@ -151,8 +148,9 @@ def test_every_reader_gets_what_was_recorded(
 ) -> None:
     pool, ledger = make_pool(62, 46, fourcc=fourcc_code(fourcc), layout=layout), CopyLedger()
     kept, stamps = record(tmp_path / 'a', pool, 4), [START + i * PERIOD for i in range(4)]
-    options = {'stamps': 'recorded', 'constraints': {'stride_align': 192}}
-    camera = replay(tmp_path / 'a', ledger=ledger, **options)
+    camera = replay(
+        tmp_path / 'a', ledger=ledger, stamps='recorded', constraints={'stride_align': 192}
+    )
     assert camera.notices() == () and camera.framerate == 25.0
     found = played(camera)
     assert [(f.header, f.data.colorimetry, f.data.fourcc) for f, _ in found] == [
@@ -167,8 +165,8 @@ def test_every_reader_gets_what_was_recorded(
     with (tmp_path / 'a' / 'a_0.mcap').open('rb') as file:
         reader = make_reader(file, validate_crcs=True)
         messages = list(reader.iter_messages('/image_raw'))
-        times = [(message.sequence, message.publish_time) for _, _, message in messages]
-        assert times == list(zip((0, 7, 14, 21), stamps, strict=True))
+        for number, (_, _, message) in enumerate(messages):
+            assert (message.sequence, message.publish_time) == (7 * number, stamps[number])
         image = STORE.deserialize_cdr(messages[0][2].data, 'sensor_msgs/msg/Image')
         assert (image.width, image.height, image.encoding) == (62, 46, encoding)
         assert messages[0][1].metadata['matrix'] == 'bt709'
@@ -177,21 +175,24 @@ def test_every_reader_gets_what_was_recorded(
     assert (scaled.width, scaled.height) == (32, 24) and len(played(scaled)) == 4
 
 
-class SlowDisk:
-    """A file whose *wait_at*-th write waits for the gate."""
+class Disk:
+    """A file whose third write waits for *gate*, and which is full after *room* bytes."""
 
-    def __init__(self, path: Path, gate: Gate) -> None:
+    def __init__(self, path: Path, gate: Gate | None = None, room: int = 1 << 40) -> None:
         self._file = path.open('xb', buffering=0)
-        self._gate, self._writes = gate, 0
+        self._gate, self._room, self._writes = gate, room, 0
         self.fileno, self.seek = self._file.fileno, self._file.seek
         self.truncate, self.close = self._file.truncate, self._file.close
 
     def write(self, content: Any) -> int:
         self._writes += 1
-        if self._writes == 3:
+        if self._gate is not None and self._writes == 3:
             self._gate.wait()
+        room = self._room - self._file.tell()
+        if not room:
+            raise OSError(errno.ENOSPC, 'No space left on device')
         # A disk may write less than it was given.
-        return self._file.write(content[:100])
+        return self._file.write(content[: min(100, room)])
 
 
 SIZE = 16 * 8 * 3 // 2
@@ -201,11 +202,8 @@ def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
     gate, pool, kept = Gate(), make_pool(16, 8, slots=2), []
-    with Recorder(
-        tmp_path / 'a',
-        ledger=CopyLedger(),
-        limits=Limits(5 * SIZE),
-        open_output=lambda path: SlowDisk(path, gate),
+    with to(
+        tmp_path / 'a', limits=Limits(5 * SIZE), open_output=partial(Disk, gate=gate)
     ) as recorder:
         for index in range(20):
             # The producer has two slots; if the recorder kept one, none would be free soon.
@@ -225,31 +223,15 @@ def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(
     assert all(same(planes, found[number][1]) for number, (_, planes) in enumerate(kept))
 
 
-class SmallDisk(SlowDisk):
-    """A disk that is full after ``capacity`` bytes."""
-
-    capacity = 0
-
-    def write(self, content: Any) -> int:
-        room = self.capacity - self._file.tell()
-        if len(content) > room:
-            self._file.write(content[:room])
-            raise OSError(28, 'No space left on device')
-        return self._file.write(content)
-
-
 @pytest.mark.parametrize(
     ('rest', 'advice'),
     [(15_000, ''), (500, "; if there is room, zc_record --repair '{}' finishes the file")],
 )
 def test_a_full_disk_ends_the_recording_with_what_was_said_to_be_kept(
-    rest: int, advice: str, tmp_path: Path, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+    rest: int, advice: str, tmp_path: Path, make_pool: MakePool
 ) -> None:
-    folder, pool = tmp_path / 'a', make_pool(160, 120)
-    monkeypatch.setattr(SmallDisk, 'capacity', 2 * 160 * 120 * 3 // 2 + 1500 + rest)
-    with Recorder(
-        folder, ledger=CopyLedger(), open_output=lambda path: SmallDisk(path, Gate())
-    ) as recorder:
+    folder, pool, room = tmp_path / 'a', make_pool(160, 120), 3 * 160 * 120 + 1500 + rest
+    with to(folder, open_output=partial(Disk, room=room)) as recorder:
         kept = put(recorder, pool, 0, 1, 2)
         until(lambda: recorder.failed, 'the disk is full')
         with publish(pool, 9) as frame:
@@ -274,7 +256,7 @@ def test_a_recording_ends_while_its_disk_has_room_left(
         lambda path: os.statvfs_result((1, 1, 0, 0, free[0], 0, 0, 0, 0, 255)),
     )
     limits = Limits(floor_bytes=8 << 20)
-    with Recorder(tmp_path / 'a', ledger=CopyLedger(), limits=limits) as recorder:
+    with to(tmp_path / 'a', limits=limits) as recorder:
         kept = put(recorder, make_pool(16, 8), 0, 1)
         free[0] = 7 << 20
         until(lambda: recorder.failed, 'it sees that')
@@ -282,14 +264,14 @@ def test_a_recording_ends_while_its_disk_has_room_left(
     assert recorder.statistics().failure == f"recording to '{tmp_path / 'a'}' has ended: {said}"
     assert len(by_rosbags(tmp_path / 'a')) == len(kept)
     with pytest.raises(ConfigError, match=r'has 7 MiB free'):
-        Recorder(tmp_path / 'b', ledger=CopyLedger(), limits=limits)
+        to(tmp_path / 'b', limits=limits)
 
 
 def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
     folder, gate, pool = tmp_path / 'a', Gate(), make_pool(16, 8)
-    recorder = Recorder(folder, ledger=CopyLedger(), open_output=lambda path: SlowDisk(path, gate))
+    recorder = to(folder, open_output=partial(Disk, gate=gate))
     put(recorder, pool, 0, 1, 2)
     assert gate.reached.wait(60.0) and not recorder.failed
     assert not recorder.close(stuck_s=0.1) and recorder.failed
@@ -313,15 +295,13 @@ def test_files_are_split_by_size_and_time_and_format(tmp_path: Path, make_pool: 
     record(tmp_path / 'size', pool, 5, split_bytes=40_000)
     assert [len(part) for part in parts('size')] == [3, 4, 3]
     latched = NOTE._replace(name='/latched')
-    with Recorder(
-        tmp_path / 'time', ledger=CopyLedger(), limits=Limits(split_ns=10)
-    ) as recorder:
+    with to(tmp_path / 'time', limits=Limits(split_ns=10)) as recorder:
         assert recorder.put_message(latched, HELLO, START, latched=True)
         for offset in (1, 9, 10, 25):
             assert recorder.put_message(NOTE, HELLO, START + offset)
     first, *rest = parts('time')
     assert first == ['/latched', '/note', '/note'] and rest == [['/latched', '/note']] * 2
-    with Recorder(tmp_path / 'form', ledger=CopyLedger()) as recorder:
+    with to(tmp_path / 'form') as recorder:
         for index, each in enumerate((pool, other, other)):
             put(recorder, each, index)
     assert [len(part) for part in parts('form')] == [1, 2]
@@ -358,14 +338,14 @@ def test_folders_that_can_not_be_written_are_named(
     (tmp_path / 'other').mkdir()
     (tmp_path / 'other' / 'metadata.yaml').write_bytes(b'precious')
     with pytest.raises(ConfigError, match=message):
-        Recorder(tmp_path / name, ledger=CopyLedger())
+        to(tmp_path / name)
     assert (tmp_path / 'other' / 'metadata.yaml').read_bytes() == b'precious'
 
 
 def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(tmp_path: Path) -> None:
     layout = SimpleNamespace(modifier=1, describe=lambda: 'NV12 tiled')
     tiled: Any = SimpleNamespace(data=SimpleNamespace(layout=layout))
-    with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
+    with to(tmp_path / 'a') as recorder:
         assert not recorder.put(tiled, '/image_raw')
     assert recorder.statistics().refused == 1 and not recorder.failed
     assert 'NV12 tiled can not be recorded: only LINEAR' in recorder.statistics().failure
@@ -379,7 +359,7 @@ def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(tmp_path: P
 def killed(folder: Path, pool: BufferPool, frames: int) -> Path:
     """Return a recording whose second file lacks its end, as after a kill."""
     record(folder, pool, 2)
-    recorder = Recorder(folder, ledger=CopyLedger())
+    recorder = to(folder)
     put(recorder, pool, *range(2, 2 + frames))
     path = folder / f'{folder.name}_1.mcap'
     until(lambda: not recorder.statistics().waiting, 'all is written')
@@ -406,11 +386,8 @@ def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
             path.chmod(0o444)
             camera = replay(path.parent, stamps='recorded')
             (notice,) = camera.notices()
-            assert (
-                'has no end, because its recorder was killed; its complete part is played; '
-                'zc_record '
-                f"--repair '{path.parent}'"
-            ) in notice
+            assert 'has no end, because its recorder was killed; its complete part is' in notice
+            assert f"played; zc_record --repair '{path.parent}'" in notice
             found = [frame.header.stamp_ns for frame, _ in played(camera)]
             assert found == [START + index * PERIOD for index in range(len(found))]
             assert len(found) - 2 >= (size - 1500) // chunk
@@ -424,18 +401,20 @@ def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
             assert (path.parent / 'a_0.mcap').read_bytes() == closed
 
 
-@pytest.mark.parametrize('content', [b'', bytes(5000)])
-def test_a_file_in_which_nothing_ever_was_is_no_hindrance(
-    content: bytes, tmp_path: Path, make_pool: MakePool
+@pytest.mark.parametrize('content', [b'', bytes(5000), None])
+def test_a_file_that_is_empty_or_whose_footer_names_a_place_behind_it_is_no_hindrance(
+    content: bytes | None, tmp_path: Path, make_pool: MakePool
 ) -> None:
     pool = make_pool(16, 8)
     record(tmp_path / 'a', pool, 1)
+    if content is None:
+        damaged = bytearray((tmp_path / 'a' / 'a_0.mcap').read_bytes())
+        struct.pack_into('<Q', damaged, len(damaged) - 8 - 20, (1 << 63) - 1)
+        content = bytes(damaged)
     (tmp_path / 'a' / 'a_1.mcap').write_bytes(content)
-    with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
-        assert any(
-            "a_1.mcap' can't be read: it" in said and said.endswith('it is left out')
-            for said in recorder.notices
-        )
+    with to(tmp_path / 'a') as recorder:
+        (said,) = [said for said in recorder.notices if "a_1.mcap' can't be read: it" in said]
+        assert said.endswith('it is left out')
         put(recorder, pool, 1)
     assert len(played(replay(tmp_path / 'a'))) == 2
     assert len(by_rosbags(tmp_path / 'a')) == 3
@@ -459,30 +438,10 @@ def test_a_chunk_whose_length_is_damaged_costs_only_what_follows_it(
     assert len(by_rosbags(path.parent)) == 2 + 2 + 2
 
 
-def test_a_footer_that_names_a_place_behind_the_file_costs_only_this_file(
-    tmp_path: Path, make_pool: MakePool
-) -> None:
-    record(tmp_path / 'a', make_pool(16, 8), 1)
-    damaged = bytearray((tmp_path / 'a' / 'a_0.mcap').read_bytes())
-    struct.pack_into('<Q', damaged, len(damaged) - 8 - 20, (1 << 63) - 1)
-    (tmp_path / 'a' / 'a_1.mcap').write_bytes(damaged)
-    parts, done = finish_recording(tmp_path / 'a')
-    assert [name for name, _ in parts] == ['a_0.mcap']
-    assert "a_1.mcap' can't be read: its summary has no statistics" in done[0]
-
-
-def test_a_file_of_metadata_that_is_no_text_is_written_anew(
-    tmp_path: Path, make_pool: MakePool
-) -> None:
-    path = killed(tmp_path / 'a', make_pool(16, 8), 1)
-    (path.parent / 'metadata.yaml').write_bytes(b'\xff')
-    assert any('lists 2 files' in said for said in finish_recording(path.parent)[1])
-    assert len(by_rosbags(path.parent)) == 2 + 1 + 2
-
-
 def test_a_file_whose_end_has_no_room_is_not_called_finished(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
+    """Once there is room, it is finished, though the metadata are no text."""
     path = killed(tmp_path / 'a', make_pool(16, 8), 3)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, limits[1]))
@@ -491,13 +450,16 @@ def test_a_file_whose_end_has_no_room_is_not_called_finished(
             finish_recording(path.parent)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert any('its 3 complete messages' in said for said in finish_recording(path.parent)[1])
+    (path.parent / 'metadata.yaml').write_bytes(b'\xff')
+    done = finish_recording(path.parent)[1]
+    assert any('its 3 complete messages' in said for said in done)
+    assert any('lists 2 files' in said for said in done)
     assert len(by_rosbags(path.parent)) == 2 + 3 + 2
 
 
 def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, make_pool: MakePool) -> None:
     pool = make_pool(16, 8)
-    with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
+    with to(tmp_path / 'a') as recorder:
         put(recorder, pool, 0, 1)
         until(lambda: recorder.statistics().recorded == 2, 'both are written')
         with pytest.raises(ConfigError, match=r"a_0\.mcap' is still being recorded"):
@@ -535,12 +497,16 @@ def drive(box: BlackBox, begin_s: float, end_s: float, *videos: Topic, group: in
         box.take(NOTE, b'\0\1\0\0\2\0\0\0a\0', now_ns)
 
 
-def written(folder: Path) -> list[tuple[str, int, bytes]]:
-    (recording,) = folder.iterdir()
+def event(box: Any, now_s: float, folder: Path) -> tuple[list[tuple[str, int, bytes]], str]:
+    """Return what an event's recording has, and what was said of it."""
+    now_ns = START + round(now_s * S)
+    said = write_event(box.last(now_ns), folder / 'events', now_ns)
+    (recording,) = (folder / 'events').iterdir()
     files = {path.name for path in recording.iterdir()}
     assert files == {f'{recording.name}_0.mcap', 'metadata.yaml'}
     with Reader(recording) as reader:
-        return [(c.topic, time_ns - START, content) for c, time_ns, content in reader.messages()]
+        found = [(c.topic, time_ns - START, data) for c, time_ns, data in reader.messages()]
+    return found, said
 
 
 def test_the_last_seconds_of_two_cameras_begin_with_key_frames(tmp_path: Path) -> None:
@@ -550,8 +516,7 @@ def test_the_last_seconds_of_two_cameras_begin_with_key_frames(tmp_path: Path) -
     kept_s, kept_bytes, videos = box.held(START + 20 * S)
     assert kept_s == 5.0 and videos == (FRONT.name, REAR.name)
     assert kept_bytes < 9 * 10 * 2 * 1200, 'no more than the window and a group'
-    said = write_event(box.last(START + 205 * S // 10), tmp_path / 'events', START + 205 * S // 10)
-    found = written(tmp_path / 'events')
+    found, said = event(box, 20.5, tmp_path)
     assert said.startswith(f'{len(found)} messages of 5.4 s in ')
     assert found[0][0] == STATIC.name
     for topic in (FRONT, REAR):
@@ -568,8 +533,7 @@ def test_a_key_frame_that_is_long_ago_is_kept_and_a_trigger_has_what_came_before
     drive(box, 0, 39.5, FRONT, group=200)
     chosen = box.last(START + 39 * S)
     drive(box, 39.5, 60, FRONT, group=200)
-    write_event(chosen, tmp_path / 'events', START + 39 * S)
-    found = written(tmp_path / 'events')
+    found, _ = event(SimpleNamespace(last=lambda now_ns: chosen), 39, tmp_path)
     pictures = [at for name, at, _ in found if name == FRONT.name]
     assert pictures == [tick * S // 10 for tick in range(200, 395)]
     assert next(at for name, at, _ in found if name == NOTE.name) == 37 * S
@@ -590,9 +554,9 @@ def test_of_an_encoder_that_died_what_it_made_is_written_and_said(tmp_path: Path
     box = BlackBox(10.0, 1 << 20)
     drive(box, 0, 20, FRONT, REAR)
     drive(box, 20, 26, FRONT)
-    said = write_event(box.last(START + 26 * S), tmp_path / 'events', START + 26 * S)
+    found, said = event(box, 26, tmp_path)
     assert said.endswith(f'; {REAR.name} ended 6.1 s before the event')
-    rear = [at for name, at, _ in written(tmp_path / 'events') if name == REAR.name]
+    rear = [at for name, at, _ in found if name == REAR.name]
     assert (rear[0], rear[-1]) == (16 * S, 199 * S // 10)
     drive(box, 26, 60)
     assert box.held(START + 60 * S) == (0.0, 0, ()), 'nothing is kept without video'
@@ -602,9 +566,8 @@ def test_memory_has_a_limit(tmp_path: Path) -> None:
     box = BlackBox(60.0, 50_000)
     drive(box, 0, 30, FRONT)
     assert 40_000 < box.held(START + 30 * S)[1] <= 51_100
-    write_event(box.last(START + 30 * S), tmp_path / 'events', START + 30 * S)
-    found = [content for name, _, content in written(tmp_path / 'events') if name == FRONT.name]
-    assert is_key_frame(found[0]) and 30 <= len(found) <= 50
+    pictures = [content for name, _, content in event(box, 30, tmp_path)[0] if name == FRONT.name]
+    assert is_key_frame(pictures[0]) and 30 <= len(pictures) <= 50
 
 
 # Snapshots of a frame.
@@ -622,22 +585,19 @@ def snapshot_of(pool: BufferPool, ledger: CopyLedger) -> tuple[Snapshot, Any]:
 def test_a_snapshot_comes_back_bit_by_bit_with_its_colours(
     name: str, tmp_path: Path, make_pool: MakePool
 ) -> None:
-    pool, ledger = (
-        make_pool(66, 34, fourcc=fourcc_code(name), layout={'stride_align': 128}),
-        CopyLedger(),
-    )
-    snapshot, planes = snapshot_of(pool, ledger)
-    paths = snapshot.write(tmp_path / 'a' / 'b', 'capture')
+    pool = make_pool(66, 34, fourcc=fourcc_code(name), layout={'stride_align': 128})
+    snapshot, planes = snapshot_of(pool, ledger := CopyLedger())
     base = tmp_path / 'a' / 'b' / BASE
-    assert [str(path) for path in paths] == [f'{base}.mcap', f'{base}.png']
-    ((frame, back),) = played(replay(paths[0]))
+    recording, png = snapshot.write(base.parent, 'capture')
+    assert (str(recording), str(png)) == (f'{base}.mcap', f'{base}.png')
+    ((frame, back),) = played(replay(recording))
     assert same(back, planes)
     assert (frame.data.fourcc, frame.data.colorimetry) == (fourcc_code(name), BT709_FULL)
-    picture = cv2.imread(str(paths[1]), cv2.IMREAD_UNCHANGED)
+    picture = cv2.imread(str(png), cv2.IMREAD_UNCHANGED)
     assert picture.shape == ((34, 66) if name == 'R8  ' else (34, 66, 3))
     assert np.array_equal(picture, snapshot.picture())
     size = sum(plane.nbytes for plane in planes)
-    assert (ledger.count('snapshot'), ledger.entries()['snapshot'].bytes) == (1, size)
+    assert ledger.entries() == {'snapshot': LedgerEntry(1, size)}
 
 
 def test_what_nobody_here_reads_is_kept_without_a_picture(
