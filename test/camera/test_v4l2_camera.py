@@ -61,12 +61,11 @@ from zc_perception.errors import (
     LayoutError,
 )
 from zc_perception.memory.heaps import working_heaps
-from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import Matrix, Range, V4l2Colorimetry
 from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.layout import validate_layout
-from zc_perception.pixel.modifier import LINEAR
+from zc_perception.pixel.modifier import KnownModifier, LINEAR
 
 
 def open_buffers() -> Counter[str]:
@@ -145,20 +144,16 @@ def test_exports_can_only_be_read_where_the_driver_has_that_and_else_it_is_said(
         assert any('trusted' in note for note in camera.notices()) is not readable
 
 
-def test_data_behind_a_header_is_where_the_layout_says() -> None:
+def test_data_behind_a_header_in_strides_that_suit_consumers_are_where_the_layout_says() -> None:
     driver = DriverDouble('NM12', multiplanar=True, offset=128)
-    with streaming(driver) as camera:
-        assert [plane.offset for plane in camera.slots[0].layout.planes] == [128, 128]
+    wide = BufferConstraints('wide', stride_align=256)
+    with streaming(driver, wide, width=320, height=180) as camera:
+        planes = camera.slots[0].layout.planes
+        assert [(plane.offset, plane.stride) for plane in planes] == [(128, 512), (128, 512)]
         assert len(take(camera, 2)) == 2
         driver.script = [Frame(offset=64)]
         with pytest.raises(CameraError, match=r'begins at \(64, 64\)'):
             take(camera)
-
-
-def test_the_driver_is_asked_for_strides_that_suit_consumers() -> None:
-    wide = BufferConstraints('wide', stride_align=256)
-    with streaming(DriverDouble('NV12'), wide, width=320, height=180) as camera:
-        assert [plane.stride for plane in camera.slots[0].layout.planes] == [512, 512]
 
 
 @pytest.mark.parametrize(
@@ -180,10 +175,7 @@ def test_what_the_device_can_not_do_is_said_with_what_it_can(
 
 
 def test_a_tiled_layout_is_for_consumers_that_take_it() -> None:
-    driver = DriverDouble('MM21', 'YUYV', multiplanar=True)
-    with closing(opened(driver)) as camera:
-        (tiled,) = set(camera.constraints().formats or ()) - {(fourcc_code('YUYV'), LINEAR)}
-    assert tiled[0] == NV12 and tiled[1] != LINEAR
+    tiled = NV12, int(KnownModifier.MTK_16L_32S_TILE)
     driver = DriverDouble('MM21', 'YUYV', multiplanar=True)
     with streaming(driver, BufferConstraints('scaler', formats=(tiled,))) as camera:
         layout = camera.slots[0].layout
@@ -210,17 +202,13 @@ def test_facts_for_diagnostics() -> None:
     facts['choice'] = 'NM12, taken as the driver fills it'
     with streaming(driver) as camera:
         assert camera.facts()['timestamp source'] == 'no frame yet'
-        driver.script = [
-            Frame(flags=abi.BUF_FLAG_TIMESTAMP_MONOTONIC | abi.BUF_FLAG_TSTAMP_SRC_SOE)
-        ]
+        flags = abi.BUF_FLAG_TIMESTAMP_MONOTONIC | abi.BUF_FLAG_TSTAMP_SRC_SOE
+        driver.script = [Frame(flags=flags)]
         take(camera)
         driver.broken = True
         assert camera.facts() == {**facts, 'timestamp source': 'start of exposure'}
         take(camera)
-        assert (camera.facts()['timestamp source'], camera.facts()['stream restarts']) == (
-            'arrival',
-            1,
-        )
+        assert camera.facts() == {**facts, 'timestamp source': 'arrival', 'stream restarts': 1}
 
 
 # V4L2 streams when frames, buffers or the device are missing.
@@ -238,11 +226,8 @@ def test_gaps_are_lost_frames_unless_consumers_held_all_slots() -> None:
             frame.release()
         driver.script = [Frame(sequence=20)]
         assert take(camera) == [20]
-        assert (
-            camera.statistics().lost,
-            camera.statistics().no_slot,
-            camera.statistics().dropped,
-        ) == (4, 10, 14)
+        found = camera.statistics()
+        assert (found.lost, found.no_slot, found.dropped) == (4, 10, 14)
 
 
 @pytest.mark.parametrize(
@@ -274,9 +259,8 @@ def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_on
         driver._streamon = late  # type: ignore[method-assign]
         driver.calls.clear()
         take(camera)
-        assert (
-            driver.calls.count('QBUF') == len(camera.slots) + 1
-        )  # all slots, and the one that was taken
+        # All slots, and the one that was taken.
+        assert driver.calls.count('QBUF') == len(camera.slots) + 1
 
 
 def test_a_pipeline_that_does_not_fit_is_no_matter_of_trying_again() -> None:
@@ -289,26 +273,20 @@ def test_a_pipeline_that_does_not_fit_is_no_matter_of_trying_again() -> None:
         assert not driver.queued
 
 
-class PacedDriver(DriverDouble):
-    """A driver whose frames take 1/30 s."""
-
-    def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
-        self.now += 1 / 30
-        return super().poll(wake, timeout_ms)
-
-
 @pytest.mark.parametrize('bad', [Frame(flags=abi.BUF_FLAG_ERROR), Frame(used=100)])
 def test_a_camera_that_gives_bad_frames_alone_is_as_good_as_silent(bad: Frame) -> None:
-    driver = PacedDriver('NV12')
+    driver = DriverDouble('NV12')
     with streaming(driver) as camera:
         take(camera)
         start, driver.script = driver.now, [bad] * 10_000
         while camera.restarts == 0:
+            driver.now += 1 / 30
             assert camera.capture() is None
         assert 2.0 <= driver.now - start < 2.6
         assert len(driver.queued) + len(driver.waiting) == len(camera.slots)
         with pytest.raises(CameraLostError, match='no good frame for 2 s'):
             while True:
+                driver.now += 1 / 30
                 camera.capture()
         assert driver.now - start < 5.2 and camera.restarts == 1 and camera.statistics().bad > 20
 
@@ -468,14 +446,15 @@ def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int 
 def _identity(root: Path, place: str, **options: Any) -> str:
     _sysfs(root, place, os.stat('/dev/null').st_rdev, **options)
     driver = DriverDouble()
-    driver.path = '/dev/null'
+    driver.path, driver.card = '/dev/null', b'Nice \x1b[2J Camera'
     return identity_of(V4l2Device(driver), root)
 
 
 def test_a_serial_number_counts_wherever_the_camera_is_plugged_in(tmp_path: Path) -> None:
     first = _identity(tmp_path / 'a', 'pci/usb1/1-2/1-2:1.0', serial='SN1')
     second = _identity(tmp_path / 'b', 'pci/usb1/1-3/1-3:1.0', serial='SN1')
-    assert first == second == 'platform:double / Double Camera / serial SN1 / node 0'
+    # The name that a device gives itself moves no cursor.
+    assert first == second == r'platform:double / Nice \x1b[2J Camera / serial SN1 / node 0'
     assert _identity(tmp_path / 'c', 'pci/usb1/1-2/1-2:1.0', serial='SN2') != first
     another_node = _identity(tmp_path / 'd', 'pci/usb1/1-2/1-2:1.0', serial='SN1', index=2)
     assert another_node != first
@@ -509,39 +488,22 @@ def test_a_node_that_is_no_camera_is_refused_by_its_own_answer() -> None:
         V4l2Device.open('/dev/no_such_node')
     with pytest.raises(CameraError, match=r"'/dev/null': VIDIOC_QUERYCAP failed"):
         V4l2Device.open('/dev/null')
-
-
-def test_without_descriptors_that_is_said_and_not_that_there_is_no_camera() -> None:
-    with (
-        limited(resource.RLIMIT_NOFILE, next_free()),
-        pytest.raises(CameraError, match='this process has no file descriptor left'),
-    ):
+    words = 'this process has no file descriptor left'
+    with limited(resource.RLIMIT_NOFILE, next_free()), pytest.raises(CameraError, match=words):
         V4l2Device.open('/dev/video0')
+    file = DeviceFile('/dev/null')
+    file.close()
+    with pytest.raises(CameraLostError, match=r"'/dev/null' was closed"):
+        call(file, 'QUERYCAP', 0, ctypes.c_int(0))
 
 
-def test_the_name_that_a_device_gives_itself_moves_no_cursor() -> None:
-    driver = DriverDouble()
-    driver.card = b'Nice \x1b[2J Camera'
-    assert V4l2Device(driver).card == 'Nice \\x1b[2J Camera'  # type: ignore[arg-type]
+# Controls.
 
 
 INTEGER = ControlInfo('gain', 'integer', -5, 20, 5, 0, 10)
 SWITCH = ControlInfo('flip', 'boolean', 0, 1)
 MENU = ControlInfo('power_line', 'menu', 0, 3, menu={0: 'Disabled', 1: '50 Hz', 3: 'Auto'})
 BITS = ControlInfo('bits', 'bitmask', 0, 0b1101)
-
-
-@pytest.mark.parametrize(
-    ('info', 'value', 'number'),
-    [
-        (INTEGER, -5, -5), (INTEGER, 20, 20), (INTEGER, 7, 7), (SWITCH, True, 1),
-        (SWITCH, False, 0), (SWITCH, 1, 1), (MENU, 3, 3),
-        (MENU, '50 hz', 1), (BITS, 0b1001, 9), (BITS, 0, 0),
-        (ControlInfo('go', 'button'), 'whatever', 0),
-    ],
-)  # fmt: skip
-def test_what_it_takes(info: ControlInfo, value: int | bool | str, number: int) -> None:
-    assert checked_value('cam', info, value) == number
 
 
 @pytest.mark.parametrize(
@@ -592,6 +554,7 @@ def _controlled() -> DriverDouble:
         Control('Mask', abi.CTRL_TYPE_BITMASK, 0, -1, value=-1),
         Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9, flags=abi.CTRL_FLAG_INACTIVE),
         Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9),
+        Control('Flip', abi.CTRL_TYPE_BOOLEAN, 0, 1),
         Control('Reset', abi.CTRL_TYPE_BUTTON, flags=abi.CTRL_FLAG_WRITE_ONLY),
         Control('Serial', abi.CTRL_TYPE_STRING, 0, 32, flags=payload),
     ]
@@ -602,9 +565,10 @@ def _controlled() -> DriverDouble:
 @pytest.mark.parametrize(
     ('name', 'value', 'in_force'),
     [
-        ('brightness', 103, 100), ('power_line', 'auto', 3), ('link_rate', '-3', 1),
-        ('pixel_rate', -(1 << 62), -(1 << 62)),
-        ('mask', 0x80000001, 0x80000001), ('gain', 9, 9), ('reset', True, None),
+        ('brightness', 103, 100), ('brightness', 0, 0), ('power_line', 'auto', 3),
+        ('power_line', 3, 3), ('link_rate', '-3', 1), ('pixel_rate', -(1 << 62), -(1 << 62)),
+        ('mask', 0x80000001, 0x80000001), ('mask', 0, 0), ('gain', 9, 9), ('flip', True, 1),
+        ('flip', 1, 1), ('flip', False, 0), ('reset', 'whatever', None),
     ],
 )  # fmt: skip
 def test_setting_returns_what_is_in_force(
@@ -616,7 +580,8 @@ def test_setting_returns_what_is_in_force(
 @pytest.mark.parametrize(
     ('name', 'number', 'kind', 'words'),
     [
-        ('brightness', errno.EBUSY, CameraError, "can't be changed while the camera streams"),
+        ('brightness', errno.EBUSY, CameraError,
+         "'brightness' can't be changed while the camera streams"),
         ('brightness', errno.EIO, CameraError,
          'could not be set to 1: .*Input/output error; it takes 0 .. 255'),
         ('gain', errno.EACCES, CameraError, 'another control overrides it'),
@@ -628,15 +593,8 @@ def test_what_the_driver_refuses_is_said(
 ) -> None:
     driver = _controlled()
     driver.fail('S_EXT_CTRLS', number)
-    with pytest.raises(kind, match=words if number != errno.EBUSY else f"'{name}' {words}"):
+    with pytest.raises(kind, match=words):
         V4l2Controls(V4l2Device(driver)).set(name, 1)
-
-
-def test_a_device_that_was_closed_is_lost() -> None:
-    file = DeviceFile('/dev/null')
-    file.close()
-    with pytest.raises(CameraLostError, match=r"'/dev/null' was closed"):
-        call(file, 'QUERYCAP', 0, ctypes.c_int(0))
 
 
 def test_a_driver_without_controls_and_one_whose_enumeration_never_ends() -> None:

@@ -29,9 +29,9 @@ from contextlib import closing, contextmanager
 import ctypes
 from dataclasses import dataclass, field
 import errno
+from itertools import cycle
 import os
 import select
-import time
 from typing import Any
 
 from camera.camera_options import camera_options
@@ -114,14 +114,10 @@ class DriverDouble:
         self.now = 1000.0
         self.code = fourcc_code(self.formats[0])
         self.size = SIZES[0]
-        self.stride = 0
         self.interval = (1, 30)
-        self.memory = 0
-        self.count = 0
+        self.stride = self.memory = self.count = self.sequence = 0
+        self.streaming = self.broken = self.silent = self.closed = False
         self.queued: list[int] = []
-        self.streaming = False
-        self.broken = False
-        self.sequence = 0
         self.script: list[Frame] = []
         # The contents of the next filled buffers; the last one repeats.
         self.contents: list[bytes] = []
@@ -130,15 +126,12 @@ class DriverDouble:
         # The highest frame rates of formats, where that isn't 30.
         self.rates: dict[str, int] = {}
         self.files: dict[int, int] = {}
-        self.silent = False
         self.waiting: list[int] = []
-        self.events: list[int] = []
         self.controls: dict[int, Control] = {}
         self.readable_exports = True
         self.errors: defaultdict[str, list[int]] = defaultdict(list)
         self.calls: list[str] = []
         self.queue_order: list[int] = []
-        self.closed = False
 
     def fail(self, name: str, *numbers: int) -> None:
         """Let the next calls of an ioctl fail with these numbers; 0 lets a call succeed."""
@@ -158,8 +151,6 @@ class DriverDouble:
         handler(argument)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
-        if self.events:
-            return select.POLLPRI
         if not self.streaming or self.broken:
             return select.POLLERR
         if self.waiting or (self.queued and not self.silent and self.due != 0):
@@ -347,12 +338,6 @@ class DriverDouble:
     def _subscribe_event(self, argument: abi.EventSubscription) -> None:
         pass
 
-    def _dqevent(self, argument: abi.Event) -> None:
-        if not self.events:
-            self._refuse(errno.ENOENT)
-        argument.type, argument.u.src_change = abi.EVENT_SOURCE_CHANGE, self.events.pop(0)
-        argument.pending = len(self.events)
-
     def _query_ext_ctrl(self, argument: abi.QueryExtCtrl) -> None:
         number = argument.id & ~abi.CTRL_FLAG_NEXT_CTRL
         if argument.id & abi.CTRL_FLAG_NEXT_CTRL:
@@ -430,25 +415,15 @@ def take(camera: V4l2Camera, count: int = 1) -> list[int]:
     return found
 
 
-def road_pictures(
-    width: int, height: int, frames: int, sampling: str = '422', quality: int = 60, seed: int = 11
-) -> list[bytes]:
+def road_pictures(width: int, height: int, frames: int) -> list[bytes]:
     """Return *frames* JPEGs of the drawn road like a webcam's: full range, halved chroma."""
-    scene = RoadScene(width, height, seed)
-    luma, chroma = (
-        np.empty((height, width), np.uint8),
-        np.empty((height // 2, width // 2, 2), np.uint8),
-    )
-    found = []
+    scene, found = RoadScene(width, height, 11), []
+    luma = np.empty((height, width), np.uint8)
+    chroma = np.empty((height // 2, width // 2, 2), np.uint8)
     for number in range(frames):
         scene.draw(number, luma, chroma)
-        found.append(
-            jpeg(
-                np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12), np.uint8),
-                sampling,
-                quality,
-            )
-        )
+        bgr = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12)
+        found.append(jpeg(np.asarray(bgr, np.uint8), '422', 60))
     return found
 
 
@@ -460,33 +435,12 @@ class LiveWebcam(DriverDouble):
     ) -> None:
         self.sizes = (size,)
         super().__init__(*formats)
-        self.size = size
-        self.pictures = list(pictures)
-        self.contents = [b'']
-        self.period = 1.0 / 30.0
-        self.due_at = 0.0
-
-    @property
-    def now(self) -> float:
-        return time.monotonic()
-
-    @now.setter
-    def now(self, value: float) -> None:
-        pass
+        self.size, self.contents, self.pictures = size, [b''], cycle(pictures)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
-        if self.events or not self.streaming or self.broken:
-            return super().poll(wake, timeout_ms)
-        wait = min(timeout_ms / 1000, max(0.0, self.due_at - time.monotonic()))
-        if select.select([wake.fileno()], [], [], wait)[0] or time.monotonic() < self.due_at:
+        if select.select([wake.fileno()], [], [], min(timeout_ms / 1000, 1 / 30))[0]:
             return 0
-        late = int((time.monotonic() - self.due_at) / self.period) if self.due_at else 0
-        self.due_at = (self.due_at or time.monotonic()) + (1 + late) * self.period
-        self.sequence += late
-        if not self.queued:
-            self.sequence += 1
-            return 0
-        self.contents = [self.pictures[self.sequence % len(self.pictures)]]
+        self.contents = [next(self.pictures)]
         return super().poll(wake, timeout_ms)
 
     def camera(self, ledger: CopyLedger, **options: Any) -> V4l2Camera:
