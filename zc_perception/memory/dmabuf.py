@@ -105,8 +105,8 @@ class DmaBuf:
 
     :param fd: owned by this object, and closed if the constructor raises.
     :param heap: the allocator's name, for diagnostics.
-    :param writable: whether the CPU may map the buffer for writing. If the descriptor wasn't
-        opened with O_RDWR, the CPU may not.
+    :param writable: whether the CPU may map the buffer for writing; ignored, and taken as
+        ``False``, if the descriptor wasn't opened with O_RDWR.
     """
 
     def __init__(self, fd: OwnedFd, kind: BufferKind, heap: str, *, writable: bool = True) -> None:

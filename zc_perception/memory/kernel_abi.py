@@ -64,8 +64,8 @@ def fdinfo(fd: int) -> dict[str, str]:
     Return the lines of ``/proc/self/fdinfo/FD`` as a dict from key to value; empty without /proc.
 
     One line is the name that a program gave the buffer. The name may have any bytes, so invalid
-    UTF-8 is replaced. It may also look like a further line; as it comes after the kernel's own
-    lines, only the first line of each key counts.
+    UTF-8 is replaced. A name with a line feed may look like further lines. As the name comes after
+    the kernel's own lines, only the first line of each key counts.
     """
     entries: dict[str, str] = {}
     with (

@@ -169,7 +169,7 @@ class Lease:
     :param number: unique in its pool.
     :param since: CLOCK_MONOTONIC second at which the lease began.
 
-    ``uses``: number of :meth:`BufferPool.release` calls that end the lease, see
+    ``uses``: how many more calls of :meth:`BufferPool.release` it takes to end the lease, see
     :meth:`BufferPool.again`. ``handed``: whether the holder has the frame; before, the frame waits
     for the holder. ``ended``: how the lease ended (``released``, …); empty while it is valid.
     """
@@ -412,7 +412,7 @@ class BufferPool:
     1. :meth:`acquire` hands a free slot to the producer and increments the slot's generation, so
     that the pool recognises leases of earlier uses. If no slot is free, the producer
     drops the new frame, which is counted; :meth:`describe_holders` lists the holders for the log.
-    The producer waits for a consumer only if it asks to: a file can wait, a camera can't.
+    With *wait_s*, the producer waits for a free slot: a file can wait, a camera can't.
     :meth:`discard` takes back a slot that was not published.
     2. :meth:`lease` makes a lease for a consumer, while the slot is being filled or leased. The
     frame waits for this consumer until :meth:`hand_out`; from then on the consumer holds it.
@@ -429,10 +429,10 @@ class BufferPool:
     that holds its number gets no other frame until it releases one; then ``on_room`` is called.
     While it holds its number, up to *depth* newest frames wait for it. Beyond number plus depth,
     leases are refused and counted; other consumers aren't affected. Numbers add up, because each
-    consumer may hold different frames. Depths don't: the same newest frames wait for all
+    consumer may hold different frames. Depths don't add up: the same newest frames wait for all
     consumers, so only the greatest depth takes slots. The promises never exceed the existing
-    slots. The pool forgets a consumer without leases and promise, because consumers may come and
-    go for hours.
+    slots. The pool forgets a consumer that has neither leases nor a promise, so that its table
+    doesn't grow while consumers come and go for hours.
 
     **Threads.** Any thread may call any public method. An open pool has no thread of its own.
     So :meth:`acquire` first calls :meth:`collect`, which releases abandoned leases and frees the
@@ -1525,7 +1525,7 @@ class HeldBuffers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # For each buffer_uid, the callbacks of the slot's uses, the oldest use first: the slot may
-        # be in use again before the pool has called free() for the use before.
+        # be in use again before the pool has called free() for its previous use.
         self._held: dict[int, list[list[Callable[[], object]]]] = {}
         self._parked: list[Callable[[], object]] = []
         self._closing = False
