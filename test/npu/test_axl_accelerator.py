@@ -108,23 +108,6 @@ def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> N
         assert word in text and '\n' not in text
 
 
-def test_an_import_is_not_released_under_a_job_that_was_given_up(
-    make_opened: MakeOpened, make_frame: MakeFrame
-) -> None:
-    """The pipeline releases the import at that moment; the device may still be reading."""
-    accelerator, card = make_opened(import_cache=False)
-    frame = make_frame()
-    handle = accelerator.import_frame(frame)
-    fence = accelerator.submit(handle, frame).abandon()
-    accelerator.release(handle)
-    accelerator.tidy()
-    assert card.held == {handle.number}
-    card.jobs[0].signal()
-    accelerator.tidy()
-    assert card.held == set()
-    fence.close()
-
-
 def test_a_submit_that_is_refused_holds_nothing(
     make_opened: MakeOpened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,20 +184,6 @@ def test_a_driver_that_can_waits_for_the_sync_file_itself(
     end(card, job)
 
 
-def test_an_eventfd_has_signalled_before_the_job_starts(
-    opened: Opened, make_frame: MakeFrame
-) -> None:
-    (accelerator, card), fence = opened, EventFence()
-    accelerator.tune({'import_cache': True, 'timeout': 60.0})
-    signaller = threading.Timer(0.03, fence.signal)
-    signaller.start()
-    job = submit(accelerator, make_frame(acquire_fence=fence))
-    assert card.submitted == [None] and fence.wait(0.0)
-    signaller.join()
-    fence.close()
-    end(card, job)
-
-
 @pytest.mark.parametrize('level', [1, 2])
 @pytest.mark.parametrize(
     ('error', 'words'),
@@ -223,7 +192,7 @@ def test_an_eventfd_has_signalled_before_the_job_starts(
         (None, 'acquire fence did not signal in time'),
     ],
 )
-def test_a_fence_that_fails_or_never_signals_costs_its_frame_and_no_result_buffer(
+def test_a_fence_that_fails_or_never_signals_costs_its_frame_and_no_result_buffer_or_delays_it(
     make_opened: MakeOpened, make_frame: MakeFrame, error: Exception | None, words: str, level: int
 ) -> None:
     accelerator, card = make_opened(level=level, timeout=0.01)
@@ -237,19 +206,17 @@ def test_a_fence_that_fails_or_never_signals_costs_its_frame_and_no_result_buffe
         frame.release()
         fence.close()
     assert card.submitted == []
-    jobs = [submit(accelerator, make_frame()) for _ in range(4)]
+    accelerator.tune({'import_cache': True, 'timeout': 60.0})
+    fence = EventFence()
+    signaller = threading.Timer(0.03, fence.signal)
+    signaller.start()
+    jobs = [submit(accelerator, make_frame(acquire_fence=fence))]
+    assert fence.wait(0.0), 'it has signalled before the job starts'
+    signaller.join()
+    fence.close()
+    jobs += [submit(accelerator, make_frame()) for _ in range(3)]
     assert card.submitted == [None] * 4
     end(card, *jobs)
-
-
-def test_a_frame_that_the_card_reads_is_never_mapped(
-    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    (accelerator, card), pool = opened, make_pool()
-    trial(accelerator, pool)
-    with make_frame(pool) as frame:
-        end(card, submit(accelerator, frame))
-    assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
 
 
 def run_one(accelerator: AxlAccelerator, card: CountingCard, frame: Frame) -> None:
@@ -283,7 +250,7 @@ def test_the_cache_goes_off_and_on_imports_are_counted_on_and_later_jobs_have_th
     assert card.timeouts_us[2::3] == [250_000, 1_000_000, 1_250_000]
 
 
-def test_an_accelerator_closes_without_a_word_when_its_card_is_gone(
+def test_an_accelerator_closes_without_a_word_when_its_card_is_gone_and_the_next_imports_anew(
     make_opened: MakeOpened, make_frame: MakeFrame
 ) -> None:
     accelerator, card = make_opened()
@@ -301,18 +268,9 @@ def test_an_accelerator_closes_without_a_word_when_its_card_is_gone(
     accelerator.close()
     assert accelerator.facts()['release_errors'] == 0
     card.release_error = None
-
-
-def test_an_accelerator_opened_anew_knows_no_import_of_the_old_one(
-    make_opened: MakeOpened, make_frame: MakeFrame
-) -> None:
-    first, _ = make_opened()
-    frame = make_frame()
-    first.import_frame(frame)
-    first.close()
     second, card = make_opened()
-    assert second.facts()['epoch'] != first.facts()['epoch']
-    assert (second.import_frame(frame).number, second.imports, card.made) == (1, 1, 1)
+    assert second.facts()['epoch'] != accelerator.facts()['epoch']
+    assert (second.import_frame(idle).number, second.imports, card.made) == (1, 1, 1)
 
 
 # The import cache: its key is a buffer's identity, not its descriptor's number.
@@ -324,14 +282,6 @@ LAYOUT, TILED = compute_layout(NV12, 64, 48), 1 << 56 | 2
 SIZE = LAYOUT.buffer_size(0)
 
 
-@pytest.fixture
-def buffers() -> Iterator[list[DmaBuf]]:
-    made = [SealedMemfd().allocate(SIZE) for _ in range(3)]
-    yield made
-    for buffer in made:
-        buffer.close()
-
-
 def _get(
     cache: ImportCache, card: CountingCard, buffer: DmaBuf, layout=LAYOUT, epoch: int = 1
 ) -> int:
@@ -339,44 +289,43 @@ def _get(
 
 
 def test_a_duplicate_is_the_same_buffer_and_another_layout_is_another_import(
-    buffers: list[DmaBuf],
+    buffer: DmaBuf,
 ) -> None:
     card = CountingCard()
     cache = ImportCache(card.release_import)
-    other = DmaBuf(buffers[0].dup(), buffers[0].kind, 'memfd')
-    assert _get(cache, card, buffers[0]) == _get(cache, card, other) == 1
+    other = DmaBuf(buffer.dup(), buffer.kind, 'memfd')
+    assert _get(cache, card, buffer) == _get(cache, card, other) == 1
     other.close()
     chroma = replace(LAYOUT.planes[1], offset=LAYOUT.planes[1].offset - 64)
     for number, layout in enumerate(
         (replace(LAYOUT, modifier=TILED), replace(LAYOUT, planes=(LAYOUT.planes[0], chroma))), 2
     ):
-        assert _get(cache, card, buffers[0], layout) == number
-    assert _get(cache, card, buffers[0], epoch=2) == 4
+        assert _get(cache, card, buffer, layout) == number
+    assert _get(cache, card, buffer, epoch=2) == 4
     cache.clear()
 
 
-def test_an_inode_that_is_a_key_cannot_be_given_to_another_buffer(buffers: list[DmaBuf]) -> None:
+def test_an_inode_that_is_a_key_cannot_be_given_to_another_buffer(allocate: Allocate) -> None:
     """The entry's own descriptor keeps the object alive after its owner has closed it."""
     card = CountingCard()
     cache = ImportCache(card.release_import)
-    for buffer in buffers[:2]:
+    first, second = (allocate(LAYOUT)[0] for _ in range(2))
+    for buffer in (first, second):
         _get(cache, card, buffer)
-    inode = buffers[0].identity.inode
-    buffers.pop(0).close()
+    inode = first.identity.inode
+    first.close()
     assert open_files(inode) == 1, 'the duplicate'
-    fresh = [SealedMemfd().allocate(4096) for _ in range(50)]
-    assert inode not in {b.identity.inode for b in fresh}
-    for buffer in fresh:
-        buffer.close()
+    assert inode not in {allocate(LAYOUT)[0].identity.inode for _ in range(50)}
     cache.clear()
-    assert open_files(buffers[0].identity.inode) == 1, (
+    assert open_files(second.identity.inode) == 1, (
         'what the cache borrowed is not closed, and its duplicate is'
     )
 
 
-def test_the_least_recently_used_import_goes_first(buffers: list[DmaBuf]) -> None:
+def test_the_least_recently_used_import_goes_first(allocate: Allocate) -> None:
     card = CountingCard()
     cache = ImportCache(card.release_import, limit=2)
+    buffers = [allocate(LAYOUT)[0] for _ in range(3)]
     for number in (0, 1, 0, 2):
         _get(cache, card, buffers[number])
     assert card.held == {1, 3} and len(cache) == 2
@@ -525,7 +474,8 @@ def test_a_trial_is_an_import_that_is_kept_or_given_back_and_counted_apart(
     assert counts == ((3, 0, 3) if cached else (0, 3, 0))
     for _ in range(7):
         with make_frame(pool) as frame:
-            accelerator.release(accelerator.import_frame(frame))
+            run_one(accelerator, card, frame)
+    assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
     # The verification's I3: one import per distinct buffer with the cache, one per frame without.
     assert accelerator.imports == (3 if cached else 7)
     assert accelerator.imports + accelerator.trial_imports == card.made
@@ -573,26 +523,38 @@ def test_every_errno_that_the_contract_names_has_advice_and_others_have_a_next_s
 
 
 class Driver:
-    """Keeps a copy of each argument; answers with an errno, or with a handle and a fence."""
+    """
+    Keeps a copy of each argument and the file of each call.
+
+    It answers with an errno (``number``, or the request's in ``refusals``), by ``answer``, or
+    with a handle and a fence.
+    """
 
     def __init__(self) -> None:
-        self.number = 0
-        self.before_success = 0
+        self.number = self.before_success = 0
+        self.refusals: dict[int, int] = {}
+        self.answer: Callable[[Any], object] = self.give
         self.calls: list[tuple[int, Any]] = []
+        self.fds: list[int] = []
 
     def __call__(self, fd: int, request: int, argument: Any) -> int:
+        os.fstat(fd)
+        self.fds.append(fd)
         self.calls.append((request, type(argument).from_buffer_copy(argument)))
         if len(self.calls) <= self.before_success:
             raise InterruptedError(errno.EINTR, 'a signal')
-        if self.number:
-            raise OSError(self.number, os.strerror(self.number))
+        if number := self.refusals.get(request, self.number):
+            raise OSError(number, os.strerror(number))
+        self.answer(argument)
+        return 0
+
+    def give(self, argument: Any) -> None:
         if hasattr(argument, 'handle'):
             argument.handle = 40 + len(self.calls)
         if hasattr(argument, 'fence_fd'):
             argument.fence_fd = os.eventfd(0)
         if hasattr(argument, 'seqno'):
             argument.seqno = 0x1_0000_0007
-        return 0
 
 
 @pytest.fixture
@@ -676,24 +638,9 @@ def test_a_signal_in_an_ioctl_is_no_failure(device: AxlDevice, driver: Driver) -
         device.release_import(1)
 
 
-Answer = Callable[[Any], object]
-
-
-@pytest.fixture
-def answering(device: AxlDevice, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], AxlDevice]:
-    """Return the device, whose driver does this to the argument of each call."""
-
-    def answer(each: Answer) -> AxlDevice:
-        ioctl = lambda fd, request, argument: each(argument) or 0  # noqa: E731
-        monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
-        return device
-
-    return answer
-
-
 @pytest.mark.parametrize('wrong', ['max_in_flight 0', 'stride_align 48'])
 def test_a_query_that_makes_no_sense_is_refused(
-    answering: Callable[[Answer], AxlDevice], wrong: str
+    device: AxlDevice, driver: Driver, wrong: str
 ) -> None:
     name, _, number = wrong.partition(' ')
 
@@ -702,8 +649,9 @@ def test_a_query_that_makes_no_sense_is_refused(
         query.stride_align = query.offset_align = 64
         setattr(query, name, int(number))
 
+    driver.answer = say
     with pytest.raises(AcceleratorError, match=f'QUERY.*{wrong}'):
-        answering(say).query()
+        device.query()
 
 
 @pytest.mark.parametrize(
@@ -716,7 +664,7 @@ def test_a_query_that_makes_no_sense_is_refused(
 )
 @pytest.mark.parametrize('query', [errno.ENOTTY, errno.EINVAL])
 def test_what_a_driver_knows_is_found_out_whatever_it_answers_to_unknown_numbers(
-    answering: Callable[[Answer], AxlDevice], query: int, release: int, import_fd: int, level: int
+    device: AxlDevice, driver: Driver, query: int, release: int, import_fd: int, level: int
 ) -> None:
     def refuse(argument: Any) -> None:
         number = query if isinstance(argument, axl_abi.AxlQuery) else release
@@ -725,12 +673,13 @@ def test_what_a_driver_knows_is_found_out_whatever_it_answers_to_unknown_numbers
             number = import_fd
         raise OSError(number, os.strerror(number))
 
-    assert answering(refuse).query().level == level
+    driver.answer = refuse
+    assert device.query().level == level
 
 
 @pytest.mark.parametrize('count', [1, 64, 65, 300])
 def test_a_query_brings_all_formats_however_many(
-    answering: Callable[[Answer], AxlDevice], count: int
+    device: AxlDevice, driver: Driver, count: int
 ) -> None:
     def say(query: axl_abi.AxlQuery) -> None:
         room, query.num_formats = query.num_formats, count
@@ -739,8 +688,8 @@ def test_a_query_brings_all_formats_however_many(
         for number in range(min(room, count)):
             table[number].fourcc, table[number].modifier = number + 1, 1 << 56
 
-    formats = answering(say).query().formats
-    assert formats == tuple((number + 1, 1 << 56) for number in range(count))
+    driver.answer = say
+    assert device.query().formats == tuple((number + 1, 1 << 56) for number in range(count))
 
 
 @pytest.mark.parametrize(
@@ -873,46 +822,18 @@ def test_a_driver_s_own_numbers_reach_its_ioctls(driver: Driver, buffer: DmaBuf)
 # Calls to the shipped driver about a buffer, and the meaning of its answers.
 
 
-class ShippedDriver:
-    """Attaches one buffer per open file; raises where the real one would oops or leak."""
-
-    def __init__(self) -> None:
-        self.refusals: dict[int, list[int]] = {axl_probe.DMA_ATTACH: [], axl_probe.DMA_DETACH: []}
-        self.attached: dict[int, int] = {}
-        self.calls: list[int] = []
-
-    def __call__(self, fd: int, request: int, argument: Any) -> int:
-        os.fstat(fd)
-        self.calls.append(request)
-        if self.refusals[request]:
-            number = self.refusals[request].pop(0)
-            raise OSError(number, os.strerror(number))
-        if request == axl_probe.DMA_ATTACH:
-            assert fd not in self.attached, 'a second attach forgets the first'
-            self.attached[fd] = os.fstat(argument.value).st_ino
-        else:
-            assert fd in self.attached, 'a detach of nothing is an oops'
-            del self.attached[fd]
-        return 0
-
-
-@pytest.fixture
-def bare_driver(monkeypatch: pytest.MonkeyPatch) -> ShippedDriver:
-    bare_driver = ShippedDriver()
-    monkeypatch.setattr(axl_device.fcntl, 'ioctl', bare_driver)
-    return bare_driver
-
-
 def test_a_buffer_that_is_attached_is_taken_back_and_a_detach_that_fails_is_said(
-    bare_driver: ShippedDriver, host: Host, buffer: DmaBuf
+    driver: Driver, host: Host, buffer: DmaBuf
 ) -> None:
     node = host.add_card()
     found = probe_shipped_attach(node, buffer)
     assert (found.answer, found.number) == (Importable.YES, 0)
     assert 'can import buffers of memfd' in found.text
-    assert bare_driver.calls == [0xC0045505, 0xC0045506], "_IOWR('U', 5, int) and 6"
-    assert bare_driver.attached == {} and not buffer.mapped
-    bare_driver.refusals[axl_probe.DMA_DETACH] = [errno.EBUSY]
+    (attach, given_fd), (detach, _) = driver.calls
+    assert (attach, detach) == (0xC0045505, 0xC0045506), "_IOWR('U', 5, int) and 6"
+    assert given_fd.value == buffer.fileno() and len({*driver.fds}) == 1, 'one open file'
+    assert not buffer.mapped
+    driver.refusals[axl_probe.DMA_DETACH] = errno.EBUSY
     found = probe_shipped_attach(node, buffer)
     assert found.answer is Importable.YES
     assert 'EBUSY' in found.text and 'when the device node was closed' in found.text
@@ -928,39 +849,36 @@ MEANINGS = {
 
 @pytest.mark.parametrize('number', MEANINGS)
 def test_a_refusal_is_explained_and_nothing_is_detached(
-    bare_driver: ShippedDriver, host: Host, buffer: DmaBuf, number: int
+    driver: Driver, host: Host, buffer: DmaBuf, number: int
 ) -> None:
-    bare_driver.refusals[axl_probe.DMA_ATTACH] = [number]
+    driver.refusals[axl_probe.DMA_ATTACH] = number
     found = probe_shipped_attach(host.add_card(), buffer)
     answer, words = MEANINGS[number]
     assert (found.answer, found.number) == (answer, number) and '\n' not in found.text
     for word in (words, errno.errorcode.get(number, 'ENOTSUPP'), 'memfd'):
         assert word in found.text
-    assert bare_driver.calls == [axl_probe.DMA_ATTACH]
+    assert [request for request, _ in driver.calls] == [axl_probe.DMA_ATTACH]
 
 
-def test_an_interruption_leaves_no_file_open(
-    host: Host, buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_leaves_no_file_open(host: Host, buffer: DmaBuf, driver: Driver) -> None:
     # The exception keeps the probe's objects alive, so that garbage collection can't close them.
-    interruption, opened = KeyboardInterrupt(), list[int]()
+    interruption = KeyboardInterrupt()
 
-    def interrupt(fd: int, *_: object) -> int:
-        opened.append(fd)
+    def interrupt(argument: object) -> None:
         raise interruption
 
-    monkeypatch.setattr(axl_device.fcntl, 'ioctl', interrupt)
+    driver.answer = interrupt
     with pytest.raises(KeyboardInterrupt):
         probe_shipped_attach(host.add_card(), buffer)
     with pytest.raises(OSError, match='Bad file descriptor'):
-        os.fstat(opened[0])
+        os.fstat(driver.fds[0])
 
 
 def test_a_node_that_can_t_be_opened_answers_nothing(
-    bare_driver: ShippedDriver, host: Host, buffer: DmaBuf
+    driver: Driver, host: Host, buffer: DmaBuf
 ) -> None:
     host.add_card()
     found = probe_shipped_attach(str(host.tree.dev / 'metis-9:9:9'), buffer, tree=host.tree)
     assert (found.answer, found.number) == (Importable.UNKNOWN, errno.ENOENT)
     assert 'found ' in found.text and 'metis-0:1:0' in found.text
-    assert bare_driver.calls == []
+    assert driver.calls == []

@@ -181,19 +181,24 @@ def test_closing_twice_or_after_giving_up_gives_back_once(
     assert len(card.jobs) == 4
 
 
-def test_a_job_that_was_given_up_keeps_its_buffer_until_its_fence(
+def test_a_job_that_was_given_up_keeps_its_import_and_buffer_until_its_fence(
     make_opened: Callable[..., Opened], make_frame: MakeFrame
 ) -> None:
-    accelerator, card = make_opened(in_flight=1)
+    """The pipeline releases the import at once; the device may still be reading."""
+    accelerator, card = make_opened(in_flight=1, import_cache=False)
     frame = make_frame()
-    fence = accelerator.submit(accelerator.import_frame(frame), frame).abandon()
-    assert not fence.wait(0.0)
+    handle = accelerator.import_frame(frame)
+    fence = accelerator.submit(handle, frame).abandon()
+    accelerator.release(handle)
+    accelerator.tidy()
+    assert card.held == {handle.number} and not fence.wait(0.0)
     for _ in range(3):
         with pytest.raises(AcceleratorError, match='1 of them by jobs that were given up'):
             run(accelerator, frame)
     assert accelerator.facts()['jobs_given_up'] == 1
     card.jobs[0].signal()
     accelerator.tidy()
+    assert handle.number not in card.held
     assert accelerator.facts()['jobs_given_up'] == 0 and accelerator.facts()['jobs'] == 0
     fence.close()
     run(accelerator, frame).close()
