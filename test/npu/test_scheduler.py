@@ -162,24 +162,21 @@ def test_without_frames_the_accelerator_is_told_to_tidy_up_in_its_own_thread(sta
     assert not bench.accelerator.jobs
 
 
-def test_stopping_waits_for_the_jobs_in_flight(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', LONG_S)
-    bench = start(in_flight=2)
+@pytest.mark.parametrize('lost', [False, True])
+def test_stopping_waits_for_the_jobs_in_flight_and_opens_nothing(start: Start, lost: bool) -> None:
+    bench = start(in_flight=2, reopen=Factory())
     bench.feed(0, 1, 2)
     until(lambda: len(bench.accelerator.jobs) == 2)
-
-    def finish() -> None:
-        until(lambda: bench.scheduler._stop, 'else the third would be submitted')
-        for index in (1, 0):
-            bench.accelerator.finish(index)
-
-    finisher = threading.Thread(target=finish)
-    finisher.start()
-    bench.scheduler.stop()
-    finisher.join()
-    assert bench.results == [0, 1] and bench.scheduler.in_flight == 0
+    stopper = threading.Thread(target=bench.scheduler.stop)
+    stopper.start()
+    until(lambda: bench.scheduler._stop, 'else the third would be submitted')
+    for index in (0, 1) if lost else (1, 0):
+        bench.accelerator.finish(index, DeviceLostError('gone') if lost and index == 0 else None)
+    stopper.join(LONG_S)
+    assert not stopper.is_alive() and bench.scheduler.in_flight == 0
+    assert (bench.results, bench.lost) == (([], [0, 1]) if lost else ([0, 1], []))
+    assert bench.reopen.calls == [], 'nothing is opened for a node that ends'
+    check_balance(bench)
     assert len(bench.queue) == 1, 'what was not submitted is the queue owner s'
     bench.queue.close()
     assert bench.all_free()
@@ -243,6 +240,11 @@ def test_the_figures_say_where_every_frame_went(start: Start) -> None:
     wanted[0] = True
     bench.feed(5)
     until(lambda: bench.lost == [1, 2, 5] and bench.scheduler.in_flight == 0)
+    late, refused, failed = bench.failing
+    assert late is not None and late.job is bench.accelerator.jobs[1] and late.signalled_ns == 0
+    assert failed is not None and failed.handle.number == 4 and refused is None
+    assert failed.received_ns <= failed.submitted_ns <= failed.signalled_ns
+    until(lambda: bench.scheduler.failing is None)
     figures = bench.scheduler.statistics()
     assert replace(figures, busy_ns=0, at_ns=0) == SchedulerStatistics(
         taken=5, refused_disabled=1, refused_device=1, submitted=3, completed=1, timed_out=1,
@@ -284,17 +286,6 @@ def test_a_source_that_joins_the_queue_is_waited_for(start: Start) -> None:
     bench.accelerator.finish(0)
     until(lambda: bench.results == [0])
     bench.queue.detach(source)
-
-
-def test_a_job_that_fails_or_is_late_is_known_while_it_is_reported(start: Start) -> None:
-    bench = start(timeout_s=SHORT_S)
-    bench.accelerator.failing[7] = AcceleratorError('no')
-    bench.feed(7, 3)
-    until(lambda: bench.lost == [7, 3] and bench.scheduler.failing is None)
-    failed, late = bench.failing
-    assert failed is not None and failed.handle.number == 1
-    assert failed.received_ns <= failed.submitted_ns <= failed.signalled_ns
-    assert late is not None and late.job is bench.accelerator.jobs[1] and late.signalled_ns == 0
 
 
 def test_more_frames_are_taken_and_given_up_sooner(start: Start) -> None:
@@ -375,51 +366,34 @@ def test_a_device_that_never_ends_its_jobs_hangs_after_three_timeouts(
         job.fence.signal()
 
 
-@pytest.mark.parametrize('may_hang', [True, False])
+@pytest.mark.parametrize('case', ['a device', 'a CPU', 'abandon fails', 'no descriptor'])
 def test_without_a_way_to_reopen_the_device_itself_is_asked_again(
-    start: Start, may_hang: bool
+    start: Start, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = ScriptedAccelerator(1, may_hang=may_hang)
-    bench = start(device, in_flight=1, timeout_s=SHORT_S, keep_all=True)
-    bench.feed(0)
-    given_up(bench, 0)
-    bench.accelerator.instant_all = True
-    bench.feed(1)
-    if not may_hang:
-        time.sleep(4 * SHORT_S)
-        assert bench.results == [], 'a CPU comes to its end'
-        bench.accelerator.finish(0)
-    until(lambda: bench.results == [1])
+    error = OSError(24, 'Too many open files')
 
+    def refuse(fd: int) -> int:
+        raise error
 
-def test_a_job_that_cannot_be_given_up_takes_no_place_and_keeps_its_slot_for_another_timeout(
-    start: Start,
-) -> None:
-    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
-    bench.accelerator.abandon_error = OSError(24, 'Too many open files')
-    bench.feed(0)
-    given_up(bench, 0)
-    bench.accelerator.instant_all = True
-    bench.feed(1)
-    until(lambda: bench.results == [1])
-    until(bench.all_free)
-    assert bench.accelerator.jobs[0].ends == ['closed']
-
-
-def test_without_a_descriptor_for_the_place_the_device_itself_is_asked(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dup(fd: int) -> int:
-        raise OSError(24, 'Too many open files')
-
-    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
-    bench.accelerator.instant.add(1)
+    device = ScriptedAccelerator(1, may_hang=case != 'a CPU')
+    device.abandon_error = error if case == 'abandon fails' else None
+    keep_all = case in ('a device', 'a CPU')
+    bench = start(device, in_flight=1, timeout_s=SHORT_S, keep_all=keep_all)
     with monkeypatch.context() as patch:
-        patch.setattr(scheduler.os, 'dup', dup)
+        if case == 'no descriptor':
+            patch.setattr(scheduler.os, 'dup', refuse)
         bench.feed(0)
         given_up(bench, 0)
+    device.instant_all = True
     bench.feed(1)
+    if case == 'a CPU':
+        time.sleep(4 * SHORT_S)
+        assert bench.results == [], 'a CPU comes to its end'
+        device.finish(0)
     until(lambda: bench.results == [1])
+    if case == 'abandon fails':
+        until(bench.all_free)  # the slot waits for another timeout
+        assert device.jobs[0].ends == ['closed']
 
 
 @pytest.mark.usefixtures('patient')
@@ -451,11 +425,9 @@ def test_stopping_gives_up_after_a_second_whatever_the_timeout(
     bench = start(in_flight=3, timeout_s=LONG_S, reopen=Factory())
     bench.feed(0, 1, 2)
     until(lambda: len(bench.accelerator.jobs) == 3)
-    ended: list[bool] = []
-    stopper = threading.Thread(target=lambda: ended.append(bench.scheduler.stop()))
-    stopper.start()
-    stopper.join(LONG_S / 2)
-    assert not stopper.is_alive() and ended
+    began = time.monotonic()
+    bench.scheduler.stop()
+    assert time.monotonic() - began < LONG_S / 2
     bench.scheduler._thread.join(LONG_S)
     assert bench.lost == [0, 1, 2]
     assert [str(error) for _, error in bench.errors] == ['no result when the node stopped'] * 3
@@ -488,8 +460,6 @@ def test_having_no_place_for_two_timeouts_is_hanging() -> None:
 # A device is lost at every possible step, and comes back.
 
 
-
-
 def lose_at(bench: Bench, step: str) -> None:
     """Lose the device at *step*, with frames 0 and 1 on it; frame 2 is the third."""
     accelerator, gone = bench.accelerator, DeviceLostError('the card is gone')
@@ -508,9 +478,12 @@ def lose_at(bench: Bench, step: str) -> None:
 @pytest.mark.parametrize('step', ['import', 'submit', 'fence', 'outputs', 'release'])
 def test_a_lost_device_costs_what_is_in_flight_and_comes_back(start: Start, step: str) -> None:
     bench = start(in_flight=4, reopen=Factory())
+    undo = bench.scheduler.trial_import(None, ())
     lose_at(bench, step)
     until(lambda: bench.scheduler.statistics().recovered == 1)
     first, (second,) = bench.accelerator, bench.reopen.made
+    undo()
+    assert first.undone == second.undone == [], "it was not the next device's import"
     assert first.closed == 1 and second.closed == 0 and bench.scheduler.accelerator is second
     expected = {'import': [2, 0, 1], 'submit': [2, 0, 1], 'release': [1]}.get(step, [0, 1])
     assert bench.lost == expected and bench.results == ([0] if step == 'release' else [])
@@ -519,6 +492,13 @@ def test_a_lost_device_costs_what_is_in_flight_and_comes_back(start: Start, step
     assert named == [None if sequence == 2 else sequence for sequence in expected]
     for _, error in bench.errors:
         assert not isinstance(error, DeviceLostError) or 'the card is gone' in str(error)
+    until(lambda: bench.scheduler.in_flight == 0)
+    bench.pool.collect()
+    states, waiting = bench.pool.statistics().states, 2 if step in ('import', 'submit') else 1
+    assert states == {SlotState.WAITING: waiting, SlotState.FREE: 12 - waiting}, (
+        'slots wait until the lost device has let go'
+    )
+    assert bench.pool.statistics().holders == {}
     for job in first.jobs:
         job.fence.signal()
     bench.feed(3)
@@ -528,18 +508,6 @@ def test_a_lost_device_costs_what_is_in_flight_and_comes_back(start: Start, step
     figures = bench.scheduler.statistics()
     assert (figures.losses, figures.recovered, figures.imports) == (1, 1, first.imports + 1)
     check_balance(bench)
-
-
-def test_slots_of_lost_jobs_wait_until_the_device_has_let_go(start: Start) -> None:
-    bench = start(in_flight=2, reopen=Factory())
-    lose_at(bench, 'fence')
-    until(lambda: len(bench.errors) == 2 and bench.scheduler.in_flight == 0)
-    bench.pool.collect()
-    # The fence of frame 0 has signalled its error; that of frame 1 has not been read yet.
-    assert bench.pool.statistics().states == {SlotState.WAITING: 1, SlotState.FREE: 11}
-    assert bench.pool.statistics().holders == {}
-    bench.accelerator.jobs[1].fence.signal()
-    until(bench.all_free)
 
 
 @pytest.mark.parametrize('text', ['the card is gone', ''])
@@ -555,11 +523,15 @@ def test_a_loss_without_a_frame_is_one_too(start: Start, step: str, text: str) -
     assert bench.errors == [] and bench.accelerator.closed == 1
 
 
-def test_it_is_tried_again_and_again_with_a_visible_reason(start: Start) -> None:
-    bench = start(reopen=Factory(AcceleratorError('no such device'), OSError('also not')))
-    bench.reopen.gate = threading.Event()
+def test_it_is_tried_again_and_again_with_a_visible_reason_and_offline_frames_wait(
+    start: Start,
+) -> None:
+    reopen = Factory(AcceleratorError('no such device'), OSError('also not'))
+    bench = start(reopen=reopen, keep_all=True)
+    bench.accelerator.close = lambda: 1 // 0  # type: ignore[method-assign, return-value]
+    reopen.gate = threading.Event()
     lose_at(bench, 'fence')
-    assert bench.reopen.entered.wait(LONG_S)
+    assert reopen.entered.wait(LONG_S)
     state = bench.scheduler.state
     assert state.recovering and state.attempt == 1 and state.last_error == 'the card is gone'
     assert re.fullmatch(
@@ -568,11 +540,16 @@ def test_it_is_tried_again_and_again_with_a_visible_reason(start: Start) -> None
     assert bench.scheduler.trial_import(None, ()) is None, (
         'buffers are taken unseen, though the thread is opening the device'
     )
-    bench.reopen.gate.set()
+    bench.feed(5, 6)
+    reopen.gate.set()
     until(lambda: bench.scheduler.statistics().recovered == 1)
-    assert len(bench.reopen.calls) == 3
+    assert len(reopen.calls) == 3
     until(lambda: bench.scheduler.state.describe() == 'running')
     assert not bench.scheduler.state.recovering
+    for index in range(2):
+        reopen.made[0].finish(index)
+    until(lambda: bench.results == [5, 6])
+    assert bench.scheduler.statistics().refused_recovering == 0
 
 
 def test_a_device_that_comes_back_only_to_be_lost_is_tried_less_and_less_often(
@@ -607,20 +584,6 @@ def test_frames_that_come_meanwhile_are_released_and_counted(start: Start) -> No
     bench.accelerator.jobs[1].fence.signal()
     until(bench.all_free)
     assert bench.lost == [0, 1]
-
-
-def test_offline_frames_wait_for_the_device(start: Start) -> None:
-    bench = start(reopen=Factory(AcceleratorError('not yet')), keep_all=True)
-    bench.reopen.gate = threading.Event()
-    lose_at(bench, 'fence')
-    assert bench.reopen.entered.wait(LONG_S)
-    bench.feed(5, 6)
-    bench.reopen.gate.set()
-    until(lambda: bench.scheduler.statistics().recovered == 1)
-    for index in range(2):
-        bench.reopen.made[0].finish(index)
-    until(lambda: bench.results == [5, 6])
-    assert bench.scheduler.statistics().refused_recovering == 0
 
 
 @pytest.mark.parametrize('whose', ['ours', 'the driver'])
@@ -680,15 +643,6 @@ def test_a_trial_import_runs_between_two_frames_on_the_scheduler_s_thread(start:
     assert bench.accelerator.trials == [threading.get_ident()], 'without a thread it is the caller'
 
 
-def test_the_import_of_a_device_that_was_lost_is_not_undone_on_the_next(start: Start) -> None:
-    bench = start(reopen=Factory())
-    undo = bench.scheduler.trial_import(None, ())
-    lose_at(bench, 'fence')
-    until(lambda: bench.scheduler.statistics().recovered == 1)
-    undo()
-    assert bench.accelerator.undone == [] and bench.reopen.made[0].undone == []
-
-
 def test_stopping_while_it_waits_to_try_again_is_immediate(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -715,30 +669,3 @@ def test_stopping_while_the_device_is_opened_leaves_nothing_open(start: Start) -
     bench.scheduler._thread.join(LONG_S)
     assert not bench.scheduler._thread.is_alive() and bench.reopen.made[0].closed == 1
     assert bench.scheduler.stop()
-
-
-@pytest.mark.parametrize('lost', [False, True])
-def test_a_loss_while_it_stops_ends_what_is_in_flight(
-    start: Start, lost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', LONG_S)
-    bench = start(in_flight=2, reopen=Factory())
-    bench.feed(0, 1)
-    until(lambda: len(bench.accelerator.jobs) == 2)
-    stopper = threading.Thread(target=bench.scheduler.stop)
-    stopper.start()
-    until(lambda: bench.scheduler._stop)
-    bench.accelerator.finish(0, DeviceLostError('gone') if lost else None)
-    bench.accelerator.finish(1)
-    stopper.join(LONG_S)
-    assert not stopper.is_alive()
-    assert (bench.results, bench.lost) == (([], [0, 1]) if lost else ([0, 1], []))
-    assert bench.reopen.calls == [], 'nothing is opened for a node that ends'
-    check_balance(bench)
-
-
-def test_an_accelerator_whose_end_fails_is_replaced_all_the_same(start: Start) -> None:
-    bench = start(reopen=Factory())
-    bench.accelerator.close = lambda: 1 // 0  # type: ignore[method-assign, return-value]
-    lose_at(bench, 'fence')
-    until(lambda: bench.scheduler.statistics().recovered == 1)
