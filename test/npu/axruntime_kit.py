@@ -187,6 +187,18 @@ def paint(
     chroma[slice(top // 2, bottom // 2), slice(left // 2, right // 2)] = u, v
 
 
+def blobs(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+    luma[:], chroma[:] = 16, 128
+    height, width = luma.shape
+    for colour, (left, top, right, bottom) in (
+        ('red', (0.06, 0.1, 0.3, 0.55)),
+        ('green', (0.4, 0.3, 0.75, 0.9)),
+        ('blue', (0.8, 0.05, 0.96, 0.3)),
+    ):
+        corners = (left * width, top * height, right * width, bottom * height)
+        paint(luma, chroma, colour, *(round(corner / 2) * 2 for corner in corners))
+
+
 def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], None]:
     """Return a function that paints a number: cell k of the finest grid is red if bit k is set."""
 

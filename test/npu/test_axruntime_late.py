@@ -32,23 +32,21 @@ from typing import Any
 import zipfile
 
 from doubles.axelera_runtime import add_pipelines
-from frame_kit import FrameQueue
 from npu.axruntime_kit import (
+    blobs,
     Double,
     finished,
     model,
     number_in,
     Open,
-    paint,
     reference,
     start,
     tensor_spec,
     Voyager,
     WAIT_S,
 )
-from npu.scheduler_kit import MakeFrame
+from npu.scheduler_kit import Bench, MakeFrame
 import numpy as np
-from numpy.typing import NDArray
 import pytest
 from waiting import until
 
@@ -68,7 +66,6 @@ from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.tensors import OutputSlot
 from zc_perception.npu.axruntime.worker import AxRuntimeJob
 from zc_perception.npu.manifest import load_manifest, ModelManifest
-from zc_perception.npu.scheduler import Scheduler
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
@@ -85,44 +82,33 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
     double_buffer: bool, voyager: Voyager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
-    accelerator, double = voyager.loaded(double_buffer=double_buffer), voyager.double
-    places = accelerator.capabilities().max_in_flight
-    pool, queue = voyager.pool(24), FrameQueue(None)
-    results: list[tuple[int, int]] = []
-    errors: list[int] = []
-    running = Scheduler(
-        accelerator,
-        queue,
-        lambda entry: results.append((entry.frame.data.sequence, number_in(entry.job.outputs()))),
-        lambda frame, error: errors.append(frame.data.sequence),
-        in_flight=places,
-        timeout_s=60.0,
-        keep_all=True,
-    )
-    double.hang_at = double.runs + 1
-    running.start()
+    device: Any = voyager.loaded(double_buffer=double_buffer)
+    places, double, seen = device.capabilities().max_in_flight, voyager.double, list[int]()
+    options = {'in_flight': places, 'timeout_s': 60.0, 'keep_all': True}
+    bench = Bench(voyager.pool(24), voyager.make_frame, device, **options)
+    bench.on_result = lambda entry: seen.append(number_in(entry.job.outputs()))
+    running, double.hang_at = bench.scheduler, double.runs + 1
     try:
         for sequence in range(places):
-            queue.put(voyager.frame(sequence, pool))
+            bench.queue.put(voyager.frame(sequence, bench.pool))
         until(double.is_hanging)
         # A job that is given up while its tensor is filled ends at once, which allows one more
         # frame in flight. With double buffering the third waits for a tensor.
-        until(lambda: accelerator._workers[0]._ready.qsize() == 1 and len(running._jobs) == places)
+        until(lambda: device._workers[0]._ready.qsize() == 1 and len(running._jobs) == places)
         for entry in tuple(running._jobs):
             entry.deadline_ns = 0
         for sequence in range(places, 20):
-            queue.put(voyager.frame(sequence, pool))
-        until(lambda: len(errors) == places and running.in_flight == 0)
+            bench.queue.put(voyager.frame(sequence, bench.pool))
+        until(lambda: len(bench.lost) == places and running.in_flight == 0)
         time.sleep(0.2)
-        assert len(errors) == places and len(queue) == 20 - places, 'the others wait'
+        assert len(bench.lost) == places and len(bench.queue) == 20 - places, 'the others wait'
         double.end_hang()
-        until(lambda: len(results) + len(errors) == 20)
-        assert results == [(sequence, sequence) for sequence in range(places, 20)]
+        until(lambda: len(bench.results) + len(bench.lost) == 20)
+        assert bench.results == seen == [*range(places, 20)]
         assert running.statistics().refused_device == 0
     finally:
         double.end_hang()
-        running.stop()
-        queue.close()
+        bench.stop()
 
 
 @pytest.mark.parametrize('given_up', ['inside the call', 'after it'])
@@ -198,19 +184,13 @@ def axm(folder: Path, **settings: float) -> ModelManifest:
     return replace(model(folder), file=folder / 'blobs.axm')
 
 
-def scene(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-    luma[:], chroma[:] = 16, 128
-    paint(luma, chroma, 'red', 8, 8, 40, 32)
-    paint(luma, chroma, 'blue', 64, 24, 104, 56)
-
-
 Find = Callable[..., Detections]
 
 
 @pytest.fixture
 def found(make_frame: MakeFrame) -> Find:
     def find(accelerator: AxRuntimeAccelerator, manifest: ModelManifest) -> Detections:
-        with make_frame(width=128, height=96, fill=scene) as frame:
+        with make_frame(width=128, height=96, fill=blobs) as frame:
             job = finished(accelerator, frame)
             limits = DecodeLimits(0.6, 0.5, 100)
             detections = make_head(manifest.head).decode(job.outputs(), job.letterbox, limits)
@@ -265,7 +245,7 @@ def test_the_folder_of_an_export_is_enough(
     assert (manifest.engine, manifest.classes) == ('axruntime', ('red', 'green', 'blue'))
     accelerator = open_axruntime()
     accelerator.load(manifest)
-    assert found(accelerator, manifest).classes.tolist() == [2, 0]
+    assert found(accelerator, manifest).classes.tolist() == [0, 1]
 
 
 def test_a_failed_run_costs_its_frame_and_a_lost_card_is_called_lost(
@@ -362,12 +342,6 @@ def pool(jetson: dict[str, str]) -> Iterator[BufferPool]:
     pool.close()
 
 
-def two_blobs(luma: np.ndarray, chroma: np.ndarray) -> None:
-    luma[:], chroma[:] = 16, 128
-    paint(luma, chroma, 'red', 20, 30, 100, 110)
-    paint(luma, chroma, 'blue', 150, 10, 230, 130)
-
-
 def test_the_vic_scales_and_the_cpu_quantises(
     accelerator: AxRuntimeAccelerator, pool: BufferPool, make_frame: MakeFrame,
     ledger: CopyLedger, jetson: dict[str, str],
@@ -375,7 +349,7 @@ def test_the_vic_scales_and_the_cpu_quantises(
     transforms = counter(jetson['nvbufsurftransform'], 'double_transforms')
     before = transforms.value
     for _ in range(3):
-        frame = make_frame(pool, fill=two_blobs)
+        frame = make_frame(pool, fill=blobs)
         job = finished(accelerator, frame)
         wanted = reference(frame, job.letterbox, tensor_spec(128, 96))
         for output, exact in list(zip(job.outputs(), wanted, strict=True))[1::2]:
@@ -396,7 +370,7 @@ def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
 ) -> None:  # fmt: skip
     monkeypatch.setenv('TRANSFORM_DOUBLE', '-2')
     for count in (1, 2):
-        frame = make_frame(pool, fill=two_blobs)
+        frame = make_frame(pool, fill=blobs)
         job = finished(accelerator, frame)
         assert (job.outputs()[1].values > job.outputs()[1].zero_point).any()
         assert ledger.entries() == {'tensor': LedgerEntry(count, count * 256 * 144 * 3 // 2)}
