@@ -187,7 +187,7 @@ def host_id() -> str:
     """
     Return an id that is the same in all processes of this host until its next boot.
 
-    Containers on the host have the same id. It is a hash, so it doesn't reveal the boot id.
+    Containers on the host have the same id. The id is a hash, so it doesn't reveal the boot id.
     """
     try:
         boot = _boot_id()

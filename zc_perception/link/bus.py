@@ -102,8 +102,8 @@ class BusSubscription(Generic[T]):
     :param held: number of slots to ask each publisher for: the frames that the subscription holds
         at the same time; ``None``: 1. Objects without slots aren't limited.
     :param resting: whether the subscription gets nothing at present; it keeps its promised slots.
-    :param by_message: whether it takes its objects from ROS messages at present. If so, publishers
-        put no objects into the queue and only fill ``headers``.
+    :param by_message: whether the subscription takes its objects from ROS messages at present. If
+        so, publishers put no objects into the queue and only fill ``headers``.
     :param headers: a deque to which publishers append the ``header`` of each object, even if the
         subscription doesn't get the object; ``None``: the type has no header.
     :param custom_type: the type that the subscription takes; ``None``: any type.

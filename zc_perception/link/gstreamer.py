@@ -618,7 +618,7 @@ class AccessUnits:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread has not failed: it runs, or is not started yet, or was stopped."""
+        """Whether the thread runs, or is not started yet, or was stopped; ``False``: it failed."""
         return self._thread.is_alive() or self._thread.ident is None or self._stop.is_set()
 
     def _run(self) -> None:

@@ -81,8 +81,8 @@ class BufferIdentity(NamedTuple):
     """
     Identifies a buffer while any descriptor of it is open.
 
-    It is the same in every process and for every duplicate of the descriptor. It is a tuple,
-    because it is a dictionary's key for each frame, and tuples are quick to hash.
+    The identity is the same in every process and for every duplicate of the descriptor. It is a
+    tuple, because it is looked up in a dictionary for each frame, and tuples are quick to hash.
     """
 
     device: int
@@ -153,8 +153,8 @@ class DmaBuf:
         :param keeper: the allocator's object, which is closed after the buffer.
         :param lent: whether the buffer's owner, a library in this process, continues to write to
             it. The owner may map it again for each frame, so :meth:`seal_for_sharing` skips it.
-        :raises AllocationError: the descriptor is neither a dma-buf nor such a memfd, the buffer
-            is too small, or *writable* is set but the CPU can't write to it.
+        :raises AllocationError: the descriptor is neither a dma-buf nor a memfd of fixed size, the
+            buffer is too small, or *writable* is set but the CPU can't write to the buffer.
         """
         try:
             number = fd.fileno()

@@ -26,8 +26,8 @@ class OwnedFd:
     """
     Owns one descriptor, and closes it once.
 
-    It does so on :meth:`close`, at the end of a ``with`` block, or when this object is collected.
-    Only one thread may call :meth:`close` or :meth:`detach`.
+    The descriptor is closed by :meth:`close`, at the end of a ``with`` block, or when the garbage
+    collector frees this object. Only one thread may call :meth:`close` or :meth:`detach`.
 
     :param fd: an open descriptor; this object owns it and makes it close-on-exec.
     :raises OSError: EBADF: the descriptor isn't open.

@@ -139,8 +139,9 @@ class Holder:
     """
     A consumer's account in a pool. Only the pool changes it.
 
-    :param frames: the number of leases, on frames that it holds or that wait for it.
-    :param number: how many frames it may hold at a time; ``None``: no limit was agreed.
+    :param frames: the number of the consumer's leases: for frames that it holds, and for frames
+        that wait for it.
+    :param number: how many frames the consumer may hold at a time; ``None``: no limit was agreed.
     :param depth: how many of the newest frames may wait for it in addition to *number*.
     :param limit: *number* plus *depth*.
     :param lossless: whether a producer that can wait does so, so that this holder loses no frame.
@@ -386,8 +387,8 @@ class Reaper:
             if not self._pools:
                 self._end()
                 return False
-        # If watch() added a pool after the lock was released, it woke the waker, too, which ends
-        # this wait.
+        # If watch() added a pool after the lock was released, it has also woken the waker. So the
+        # wait ends at once.
         fences = [fence for _, look in looks for fence in look.fences]
         deadlines = [look.deadline for _, look in looks if look.deadline is not None]
         del pools, looks, finished

@@ -219,7 +219,7 @@ class TensorSpec:
     """
     A tensor in a device's memory: value = (raw − zero_point) · scale.
 
-    It describes a manifest's outputs, and the Voyager runtime's inputs and outputs. An empty
+    The tensor is an output in a manifest, or an input or output of the Voyager runtime. An empty
     ``dtype`` or ``shape`` means that the model's file decides.
 
     :param shape: C order, without padding.

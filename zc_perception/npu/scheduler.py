@@ -406,7 +406,7 @@ class Scheduler:
 
         A job that was given up takes a place on the device until the device has ended it. With
         *keep_all* it also counts as one of the jobs in flight, because a frame submitted behind it
-        would be late too.
+        would wait for it, and be late.
         """
         jobs, late = len(self._jobs), len(self._late.fences)
         if not late:

@@ -16,7 +16,7 @@
 """
 ``zc_model``: print a model file's inputs, outputs and head, and whether the model runs.
 
-The program also prints a manifest to start from. It needs no ROS.
+The program also prints a manifest that you can complete. The program needs no ROS.
 """
 
 from __future__ import annotations

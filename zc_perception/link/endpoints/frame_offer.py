@@ -96,14 +96,15 @@ def serve_frames(
 
 class FrameOffer:
     """
-    The buffers of one publisher, offered to consumers in this process and in others.
+    The buffers of one publisher, offered to consumers in this process and in other processes.
 
     **Agreement.** A consumer of another process sends its needs to the publisher's socket, which
     :meth:`listen` announces before there are buffers. :meth:`agree` chooses one setting for all
     present consumers. A later consumer that can't use these buffers waits for a new agreement, if
     a setting for all consumers exists. The publisher's owner then calls :meth:`renew`,
-    :meth:`agree` and :meth:`begin` again at the time :attr:`due`. That happens at most once in
-    :data:`RENEW_S`, only for consumers of this user, and never again for constraints that failed.
+    :meth:`agree` and :meth:`begin` again at the time :attr:`due`. A new agreement is made at most
+    once in :data:`RENEW_S`, only for consumers of this user, and not for constraints for which an
+    agreement has failed before.
     All other consumers that can't use the buffers are refused, and the log names them.
 
     **Threads.** The owner's thread calls :meth:`agree` and :meth:`begin`. Consumers of this

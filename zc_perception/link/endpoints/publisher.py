@@ -329,8 +329,8 @@ class AdaptedPublisher(Generic[T]):
         """
         Publish a camera's frames from *pool* from now on.
 
-        This promises slots to the subscriptions in this process, before other processes ask for
-        slots.
+        The call promises slots of *pool* to the subscriptions in this process, before other
+        processes ask for slots.
         """
         self._bus_publisher.use(pool)
 

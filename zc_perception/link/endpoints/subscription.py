@@ -34,9 +34,9 @@ the bus. Objects of other processes are fetched from their sockets by the thread
 from the queue: the user's thread or, if there is a callback, the executor (``_drain``). Messages
 come on the executor (``_on_message``). The bus wakes the executor, and so does a thread of the
 links, which waits for the sockets. Twice a second the thread of :mod:`~zc_perception.lookout`
-checks which nodes publish (``_look``). It changes nothing: only the executor makes and destroys
-readers of messages (``update_rung``). Any thread may call ``statistics``, ``pause``, ``resume``,
-``hold`` and ``destroy``.
+checks which nodes publish (``_look``). That thread changes nothing: only the executor makes and
+destroys readers of messages (``update_rung``). Any thread may call ``statistics``, ``pause``,
+``resume``, ``hold`` and ``destroy``.
 
 **Locks**, in the order in which they are taken: ``_drain_lock`` is held while the callback runs,
 and is reentrant, so that the callback may destroy its own subscription; ``_rung_lock`` is held
@@ -401,8 +401,8 @@ class AdaptedSubscription(Generic[T]):
     def _too_slow(self) -> TooSlow | None:
         """Return the slow work that fills the window; ``None``: frames are kept on purpose."""
         called_at = self._called_at
-        # A callback that has run for half of STALLED_S is too slow. It begins a little after its
-        # frame was handed out, so it has run for less time than the window was full.
+        # Check for only half of STALLED_S: the callback begins a little after its frame was handed
+        # out, so the callback has run for less time than the window was full.
         runs = called_at and time.monotonic() - called_at >= STALLED_S / 2
         return SLOW_CALLBACK if runs else self._slow
 

@@ -332,8 +332,8 @@ class SharedMemoryClient:
         """
         Return the descriptor that is readable when :meth:`receive` should be called.
 
-        That is so if a frame has arrived, or a RELEASE can be sent: the garbage collector freed a
-        frame, a release fence of this process has signalled, or the socket has room again.
+        It is readable if a frame has arrived, or a RELEASE can be sent: the garbage collector
+        freed a frame, a release fence of this process has signalled, or the socket has room again.
         """
         return self._epoll.fileno()
 

@@ -88,8 +88,8 @@ def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
 
 def _groups(sock: socket.socket) -> tuple[int, ...]:
     try:
-        # Python's getsockopt() returns at most 1024 bytes: 256 groups. It fails for a user with
-        # more groups; then only the primary group is checked.
+        # Python's getsockopt() returns at most 1024 bytes: 256 groups. The call fails for a user
+        # with more groups; then only the primary group is checked.
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
     except OSError:
         return ()
@@ -239,7 +239,7 @@ class PacketReader:
             if not size:
                 return 0, []
             raise ProtocolError(
-                'descriptors', f'{len(fds)} descriptors came, at most {most_fds} may'
+                'descriptors', f'{len(fds)} descriptors came, at most {most_fds} may come'
             )
         return size, fds
 

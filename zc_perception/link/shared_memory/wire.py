@@ -171,7 +171,7 @@ def message_type(packet: Packet) -> MessageType:
 
 def _expect(packet: Packet, expected: MessageType) -> None:
     kind = message_type(packet)
-    _require(kind is expected, 'state', f'{kind.name} came, but only {expected.name} may')
+    _require(kind is expected, 'state', f'{kind.name} came, but only {expected.name} may come')
 
 
 def _text_after(layout: struct.Struct, packet: Packet) -> str:
@@ -304,7 +304,7 @@ def parse_hello(packet: Packet) -> Hello:
         len(packet) >= _HELLO_BEGIN.size, 'length', f'a packet of {len(packet)} bytes is no HELLO'
     )
     kind, length, _, magic, low, high = _HELLO_BEGIN.unpack_from(packet)
-    _require(kind == MessageType.HELLO, 'state', f'message type {kind} came, but only HELLO may')
+    _require(kind == MessageType.HELLO, 'state', f'message type {kind} came, not HELLO')
     _require(
         length == len(packet), 'length', f'the header says {length} bytes, {len(packet)} came'
     )

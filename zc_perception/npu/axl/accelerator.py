@@ -218,10 +218,10 @@ class AxlAccelerator(Axl):
     """
     One card whose driver imports dma-bufs.
 
-    This class has no thread: the driver signals each job's fence. It owns the open device file,
-    the import cache and, while a model is loaded, one result buffer for each job in flight. With
-    the cache off, each frame is imported before its job, and the import is released after the job,
-    as in the sample code of the document *ZED X → Metis*.
+    The accelerator has no thread: the driver signals each job's fence. The accelerator owns the
+    device's open file, the import cache and, while a model is loaded, one result buffer for each
+    job in flight. With the cache off, each frame is imported before its job, and the import is
+    released after the job, as in the sample code of the document *ZED X → Metis*.
 
     :raises AcceleratorError: there is no card, or its driver lacks the ioctls; the message says
         what to use instead.

@@ -402,7 +402,7 @@ class AxRuntimeAccelerator(AxRuntime):
         finally:
             # Decrement _holders only after close_model(), in which the runtime may hang. Otherwise
             # close() could meanwhile decrement _holders to 0 and close the session; the thread
-            # that calls close() would then hang, too.
+            # that calls close() would then hang in the runtime.
             with self._lock:
                 self._holders -= 1
                 left = self._holders

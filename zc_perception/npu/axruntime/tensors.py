@@ -23,8 +23,8 @@ memory.
 
 :class:`FrameToTensor` makes the single pass over the pixels that compiled models need. The CPU
 reads the frame's own buffer. But the CPU reads a Jetson's NvBufSurface slowly. So the VIC
-(Jetson's image converter) scales and converts such a frame first, and the CPU only quantises the
-VIC's picture.
+(Jetson's image converter) first scales and converts a frame in an NvBufSurface, and the CPU only
+quantises the VIC's picture.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` (``axrArgument``, ``axrTensorInfo``).
 """
