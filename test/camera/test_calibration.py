@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 import math
 import os
@@ -137,49 +138,6 @@ def test_every_number_comes_back_bit_by_bit(calibration: Calibration) -> None:
 
 
 TEXT = format_calibration(GOOD)
-BAD = {
-    'no YAML': ('{[', "'f.yaml' is no YAML"),
-    'nothing': ('', "'f.yaml' is no calibration: it has no keys"),
-    'misspelt key': (
-        TEXT.replace('distortion_coefficients', 'distortion_coefficents'),
-        "is it named 'distortion_coefficents'?",
-    ),
-    'transposed': (
-        TEXT.replace('rows: 3\n  cols: 4', 'rows: 4\n  cols: 3'),
-        'projection_matrix is 4x3; it must be 3x4',
-    ),
-    'nan': (
-        TEXT.replace('415.12614', '.nan'),
-        "camera_matrix.data has the value '.nan'; all must be finite numbers",
-    ),
-    'unknown model': (
-        TEXT.replace('plumb_bob', 'plum_bob'),
-        "it must be one of plumb_bob, rational_polynomial, equidistant; did you mean 'plumb_bob'?",
-    ),
-    'wrong count': (
-        TEXT.replace('plumb_bob', 'equidistant'),
-        'distortion_coefficients has 5 values; equidistant has 4',
-    ),
-    'roi unsure': (
-        TEXT + 'roi: {do_rectify: maybe}\n',
-        "roi.do_rectify is 'maybe'; it must be true or false",
-    ),
-    'endless': ('a' * ((1 << 20) + 1), 'has 1048577 characters'),
-}
-
-
-def refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_calibration(text, 'f.yaml')
-    assert message in str(caught.value) and "'f.yaml'" in str(caught.value)
-    assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize('case', BAD)
-def test_what_is_wrong_is_named_with_file_key_value_and_what_is_allowed(case: str) -> None:
-    refused(*BAD[case])
-
-
 def test_unknown_keys_are_told_and_harmless() -> None:
     found = parse_calibration(TEXT.replace('camera_name', 'camera_nmae'), 'f.yaml')
     assert found == replace(GOOD, camera_name='')
@@ -225,33 +183,6 @@ def test_models_as_other_versions_and_programs_write_them(
     assert parse_calibration(format_calibration(found), 'again') == found
 
 
-@pytest.mark.parametrize(
-    ('lines', 'data', 'columns', 'message'),
-    [
-        ('camera_model: omni\n', D4, 4, "camera_model is 'omni'; it must be one of plumb_bob, r"),
-        (
-            'camera_model: fisheye\ndistortion_model: plumb_bob\n',
-            D4,
-            4,
-            "two distortion models: distortion_model 'plumb_bob', camera_model 'equidistant'",
-        ),
-        (
-            'distortion_model: plumb_bob\n',
-            D8,
-            8,
-            "8 values; plumb_bob has 4 or 5; distortion_model 'rational_polynomial' has 8",
-        ),
-        ('distortion_model: plumb_bob\n', D4, 5, 'has 4 values; 1x5 needs 5'),
-        ('distortion_model: fisheye\n', '[1.0]', 5, 'has 1 values; equidistant has 4'),
-        ('distortion_model: [a]\n', D4, 4, "distortion_model is ['a']; it must be text"),
-    ],
-)
-def test_a_model_that_is_unknown_or_not_clear_is_refused_by_name(
-    lines: str, data: str, columns: int, message: str
-) -> None:
-    refused(with_model(lines, data, columns), message)
-
-
 KALIBR = 'cam0:\n  camera_model: pinhole\n  intrinsics: [458.6, 457.2, 367.2, 248.3]\n'
 INI = '# oST version 5.0 parameters\n\n\n[image]\n\nwidth\n640\n\nheight\n480\n'
 
@@ -267,17 +198,84 @@ def opencv_file(suffix: str) -> str:
     return str(storage.releaseAndGetString())
 
 
-@pytest.mark.parametrize(
-    ('text', 'message'),
-    [
-        (KALIBR, "key 'image_width' is missing, for this is a camera chain of Kalibr: write its"),
-        (INI, 'is in the INI format of ROS 1; use the .yaml file that camera_calibration wrote'),
-        (opencv_file('.yml'), "'rectification_matrix' is missing, as in OpenCV's own files: for"),
-        (opencv_file('.xml'), 'is XML; a calibration is a YAML file with the keys image_width'),
-    ],
-)
-def test_files_of_other_programs_are_named_with_what_to_do(text: str, message: str) -> None:
-    refused(text, message)
+BAD = {
+    'no YAML': ('{[', "'f.yaml' is no YAML"),
+    'nothing': ('', "'f.yaml' is no calibration: it has no keys"),
+    'misspelt key': (
+        TEXT.replace('distortion_coefficients', 'distortion_coefficents'),
+        "is it named 'distortion_coefficents'?",
+    ),
+    'transposed': (
+        TEXT.replace('rows: 3\n  cols: 4', 'rows: 4\n  cols: 3'),
+        'projection_matrix is 4x3; it must be 3x4',
+    ),
+    'nan': (
+        TEXT.replace('415.12614', '.nan'),
+        "camera_matrix.data has the value '.nan'; all must be finite numbers",
+    ),
+    'unknown model': (
+        TEXT.replace('plumb_bob', 'plum_bob'),
+        "it must be one of plumb_bob, rational_polynomial, equidistant; did you mean 'plumb_bob'?",
+    ),
+    'wrong count': (
+        TEXT.replace('plumb_bob', 'equidistant'),
+        'distortion_coefficients has 5 values; equidistant has 4',
+    ),
+    'roi unsure': (
+        TEXT + 'roi: {do_rectify: maybe}\n',
+        "roi.do_rectify is 'maybe'; it must be true or false",
+    ),
+    'endless': ('a' * ((1 << 20) + 1), 'has 1048577 characters'),
+    'kalibr': (
+        KALIBR,
+        "key 'image_width' is missing, for this is a camera chain of Kalibr: write its",
+    ),
+    'ini': (
+        INI,
+        'is in the INI format of ROS 1; use the .yaml file that camera_calibration wrote',
+    ),
+    'opencv': (
+        opencv_file('.yml'),
+        "'rectification_matrix' is missing, as in OpenCV's own files: for",
+    ),
+    'xml': (
+        opencv_file('.xml'),
+        'is XML; a calibration is a YAML file with the keys image_width',
+    ),
+    'another model': (
+        with_model('camera_model: omni\n', D4, 4),
+        "camera_model is 'omni'; it must be one of plumb_bob, r",
+    ),
+    'two models': (
+        with_model('camera_model: fisheye\ndistortion_model: plumb_bob\n', D4, 4),
+        "two distortion models: distortion_model 'plumb_bob', camera_model 'equidistant'",
+    ),
+    'model of 8': (
+        with_model('distortion_model: plumb_bob\n', D8, 8),
+        "8 values; plumb_bob has 4 or 5; distortion_model 'rational_polynomial' has 8",
+    ),
+    'columns': (
+        with_model('distortion_model: plumb_bob\n', D4, 5),
+        'has 4 values; 1x5 needs 5',
+    ),
+    'too few': (
+        with_model('distortion_model: fisheye\n', '[1.0]', 5),
+        'has 1 values; equidistant has 4',
+    ),
+    'model no text': (
+        with_model('distortion_model: [a]\n', D4, 4),
+        "distortion_model is ['a']; it must be text",
+    ),
+}
+
+
+@pytest.mark.parametrize('case', BAD)
+def test_what_is_wrong_is_named_with_file_key_value_and_what_is_allowed(case: str) -> None:
+    text, message = BAD[case]
+    with pytest.raises(ConfigError) as caught:
+        parse_calibration(text, 'f.yaml')
+    assert message in str(caught.value) and "'f.yaml'" in str(caught.value)
+    assert len(str(caught.value)) < 400
 
 
 def test_a_completed_file_of_opencv_has_its_values() -> None:
@@ -458,7 +456,10 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     assert load_calibration(path) == GOOD and os.listdir(tmp_path) == ['front.yaml']
 
 
-def test_files_that_can_not_be_read(tmp_path: Path) -> None:
+def test_files_that_can_and_can_not_be_read(tmp_path: Path) -> None:
+    marked = b'\xef\xbb\xbf%YAML:1.0\r\n---\r\n' + format_calibration(GOOD).encode()
+    (tmp_path / 'marked').write_bytes(marked)
+    assert load_calibration(tmp_path / 'marked') == GOOD, 'it has a byte order mark'
     with pytest.raises(FileNotFoundError):
         load_calibration(tmp_path / 'none.yaml')
     os.mkfifo(tmp_path / 'pipe')
@@ -483,16 +484,18 @@ def test_a_camera_without_a_file_is_uncalibrated_and_says_so(tmp_path: Path) -> 
     store = opened()
     assert store.current == uncalibrated(640, 360)
     path = f'{tmp_path}/.ros/camera_info/front.yaml'
-    assert store.notices == (
-        (
-            f"the camera is not calibrated: there is no '{path}'; run camera_calibration, or set "
-            "'camera_info_url'"
-        ),
+    (notice,) = store.notices
+    assert notice == (
+        f"the camera is not calibrated: there is no '{path}'; run camera_calibration, or set "
+        "'camera_info_url'"
     )
     assert not store.wrong, 'many use none'
     store.replace(GOOD)
     assert store.current == GOOD and store.notices == () and not store.wrong
     assert opened().current == GOOD
+    save_calibration(Path(path), uncalibrated(640, 360))
+    assert opened().current == uncalibrated(640, 360)
+    assert 'has a camera matrix of zeros' in opened().notices[0]
 
 
 def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(
@@ -505,11 +508,8 @@ def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(
     size, name = store.notices
     assert str(path) in size and '640x360' in size and '1280x720' in size
     assert "named 'front', but this camera's name is 'rear'" in name
-    assert (
-        size.count("calibrate at the camera's size") == 1
-        and "correct 'camera_name'" in name
-        and store.wrong
-    )
+    assert size.count("calibrate at the camera's size") == 1
+    assert "correct 'camera_name'" in name and store.wrong
     assert store.notices == tuple('; '.join(trouble) for trouble in store.troubles)
     store.resize(640, 360)
     assert store.current == GOOD and len(store.notices) == 1
@@ -518,14 +518,6 @@ def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(
     lensless = CameraInfoStore('', 'rear', (0, 0), environment={'HOME': str(tmp_path)})
     lensless.resize(640, 360, has_lens=False)
     assert lensless.notices == () and lensless.current == uncalibrated(640, 360)
-
-
-def test_a_file_of_zeros_counts_as_none(tmp_path: Path) -> None:
-    path = tmp_path / 'c.yaml'
-    save_calibration(path, uncalibrated(640, 360))
-    store = CameraInfoStore(str(path), 'front', (640, 360))
-    assert store.current == uncalibrated(640, 360)
-    assert 'has a camera matrix of zeros' in store.notices[0]
 
 
 @pytest.mark.parametrize('named', [True, False])
@@ -558,16 +550,19 @@ def test_a_bad_file_costs_the_calibration_and_a_good_one_can_be_written_over_it(
     assert load_calibration(path) == GOOD
 
 
-@pytest.mark.parametrize('kind', ['folder', 'pipe', 'closed'])
-def test_what_is_no_file_is_neither_read_nor_written(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / 'c.yaml'
-    if kind == 'pipe':
-        os.mkfifo(path)
-    elif kind == 'folder':
-        path.mkdir()
-    else:
-        path.touch()
-        path = path / 'c.yaml'
+@pytest.mark.parametrize(
+    ('name', 'make'),
+    [
+        ('folder', Path.mkdir),
+        ('pipe', os.mkfifo),
+        ('file/c.yaml', lambda path: path.parent.touch()),
+    ],
+)
+def test_what_is_no_file_is_neither_read_nor_written(
+    name: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    make(path)
     store = CameraInfoStore(str(path), 'front', (640, 360))
     assert store.current == uncalibrated(640, 360) and str(path) in store.failure
     with pytest.raises(ConfigError, match=r"is no file; set|can't be written: "):
@@ -607,9 +602,3 @@ def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_pa
     assert 'rescale_camera_info' not in notice
     store.replace(replace(GOOD, width=640, height=480))
     assert (store.current.width, store.current.k, store.notices) == (640, GOOD.k, ())
-
-
-def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
-    path = tmp_path / 'c.yaml'
-    path.write_bytes(b'\xef\xbb\xbf%YAML:1.0\r\n---\r\n' + format_calibration(GOOD).encode())
-    assert load_calibration(path) == GOOD

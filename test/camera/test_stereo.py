@@ -132,24 +132,22 @@ class TimedCamera(SyntheticCamera):
         options = {'seed': 0, 'pattern': 'bars', 'heap': SealedMemfd(), 'ledger': CopyLedger()}
         options |= {'now_ns': time.time_ns, 'live': False}
         super().__init__(*SIZE, framerate, side.value, **options)
-        self.side, self.times, self.ends = side, times, ends
+        self.side, self.times, self.ends, self.late = side, times, ends, 0
 
     @property
     def ended(self) -> bool:
         return self.ends and not self.times
 
     def capture(self) -> Frame | None:
-        if not self.times:
-            self._stop.wait(0.001)
-            return None
-        if self._stop.is_set():
+        if self._stop.wait(0 if self.times else 0.001) or not self.times:
             return None
         moment = self.times.pop(0)
         if isinstance(moment, Exception):
             raise moment
         frame = super().capture()
         assert frame is not None, 'a slot is free whenever a frame comes'
-        header = Header(moment + (7 if self.side is LEFT else 9), frame.header.frame_id)
+        stamp_ns = moment + (7 if self.side is LEFT else 9) - self.late
+        header = Header(stamp_ns, frame.header.frame_id)
         frame.data = replace(frame.data, captured_ns=moment, header=header)
         return frame
 
@@ -300,17 +298,7 @@ def test_a_waiting_side_gives_up_when_nothing_can_come(end: str) -> None:
 def test_recordings_pair_by_their_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stereo, '_RECORDED_PATIENCE_S', 0.0)
     pair = Pair([100, 200], [5098, 5198], by_stamp=True)
-    right = pair.opened[1]
-    capture = right.capture
-
-    def stamped() -> Frame | None:
-        frame = capture()
-        if frame is not None:
-            header = Header(frame.header.stamp_ns - 5000, frame.header.frame_id)
-            frame.data = replace(frame.data, header=header)
-        return frame
-
-    right.capture = stamped  # type: ignore[method-assign]
+    pair.opened[1].late = 5000
     pair.drain(*[LEFT, RIGHT] * 3)
     assert pair.out == {LEFT: [(107, 100), (207, 200)], RIGHT: [(107, 5098), (207, 5198)]}
     pair.close()

@@ -50,12 +50,7 @@ WIDTH, HEIGHT, FAST = 128, 96, 2000.0
 
 
 @pytest.fixture
-def ledger() -> CopyLedger:
-    return CopyLedger()
-
-
-@pytest.fixture
-def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
+def open_camera() -> Iterator[Callable[..., SyntheticCamera]]:
     with ExitStack() as cameras:
 
         def make(
@@ -64,7 +59,7 @@ def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
             now = itertools.count(1_007, 7).__next__
             stamps = StampClock(now, is_simulated=lambda: True)
             usual: dict[str, Any] = {'framerate': FAST, 'seed': 1, 'heap': SealedMemfd()}
-            usual |= {'now_ns': now, 'clock': stamps, 'ledger': ledger}
+            usual |= {'now_ns': now, 'clock': stamps, 'ledger': CopyLedger()}
             camera = SyntheticCamera(WIDTH, HEIGHT, frame_id='lens', **(usual | options))
             cameras.enter_context(closing(camera))
             npu = BufferConstraints('npu', slots=slots - 2, **(consumer or {}))
@@ -75,9 +70,9 @@ def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
 
 
 def test_frame_n_is_picture_n_of_its_seed_and_each_byte_is_drawn_once(
-    open_camera: Callable[..., SyntheticCamera], ledger: CopyLedger
+    open_camera: Callable[..., SyntheticCamera],
 ) -> None:
-    camera = open_camera(seed=5, consumer={'stride_align': 192})
+    camera = open_camera(seed=5, consumer={'stride_align': 192}, ledger=(ledger := CopyLedger()))
     scene, luma = RoadScene(WIDTH, HEIGHT, 5), np.zeros((HEIGHT, WIDTH), np.uint8)
     chroma = np.zeros((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
     for sequence in range(3):
