@@ -103,6 +103,13 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
         ),
         # Old caps, which say nothing of the layout.
         (TIGHT.replace('x-raw', 'x-raw(memory:DMABuf)'), [(0, 0, 64), (0, 3072, 64)], 1),
+        # Caps since GStreamer 1.24, from which it finds no layout.
+        (
+            'frame-size=4608 caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,'
+            f'{SIZE}"',
+            [(0, 0, 64), (0, 3072, 64)],
+            1,
+        ),
     ],
 )  # fmt: skip
 def test_frames_are_taken_where_they_lie(
