@@ -459,7 +459,7 @@ def test_frames_without_a_message_stop_nobody_and_are_said(
     source = camera()
     subscription, seen = pairs()
     begin(source, infos, subscription)
-    why = "no camera_info with their stamps on '/camera_info', where nothing came so far"
+    why = "no camera_info with their stamps comes on '/camera_info', where nothing came so far"
     assert publishing(source, lambda: why in logged())
     assert seen == [] and source.missed == 0, 'the camera went on'
     told = subscription.statistics

@@ -526,8 +526,8 @@ class BufferPool:
         self._waiters = 0
         # Wakes the waits in acquire(); for a closed pool, wakes the reaper.
         self._waker: Waker | None = None
-        # Whether a thread is replacing retired slots now; only one may. After the allocator has
-        # failed, _retry has the time of the next attempt.
+        # Whether a thread is replacing retired slots now; only one thread at a time may do so.
+        # After the allocator has failed, _retry has the time of the next attempt.
         self._replacing = False
         self._retry = BackOff(FIRST_RETRY_S, LAST_RETRY_S)
         self._slots: list[Slot] = []

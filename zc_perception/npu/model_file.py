@@ -60,7 +60,7 @@ _LARGEST_CLASS = 1 << 16
 # Files that users often give instead of an ONNX file: their first bytes, and a message.
 _IMPOSTORS = (
     (b'version https://git-lfs', 'a Git LFS pointer, not the file itself: run git lfs pull'),
-    (b'<', 'a web page, not a model: download the file again, by its raw address'),
+    (b'<', 'a web page, not a model: download the model itself, not the page that shows it'),
     (b'PK\x03\x04', ("a zip archive, as PyTorch's .pt files are: export it (yolo export "
                      'model=… format=onnx)')),
     (b'\x80\x02', ("a pickle, as PyTorch's older .pt files are: export it (yolo export model=… "

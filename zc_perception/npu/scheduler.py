@@ -438,7 +438,7 @@ class Scheduler:
         """
         poller = self._poller
         recovering = self._device.recovering
-        # Do not poll a closed queue: its descriptor is always readable, so the loop would spin.
+        # Do not poll a closed queue: its descriptor is always readable, so poll() would not wait.
         take = (
             take
             and not self._queue.closed

@@ -440,7 +440,9 @@ class FramePublisher:
             try:
                 self._begin()
             except ZcError as error:
-                logger.error(f"'{self.topic}': no other buffers for {names}: {error}")
+                logger.error(
+                    f"'{self.topic}': no other buffers can be agreed on for {names}: {error}"
+                )
                 self._offer.give_up(f'there are no buffers that suit this consumer: {error}')
                 return
             pause_s = time.monotonic() - began_s
@@ -663,7 +665,7 @@ class FramePublisher:
                     released()
                 except Exception as error:
                     self._node.get_logger().error(
-                        f"'{self.topic}': 'released' of a buffer raised "
+                        f"'{self.topic}': the function 'released' of a buffer raised "
                         f'{type(error).__name__}: {error}'
                     )
         finally:

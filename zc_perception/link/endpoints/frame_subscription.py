@@ -337,7 +337,7 @@ class CameraSubscription(FrameSubscription):
         since = self._alone_since
         if since is not None and time.monotonic() - since >= _ALONE_S:
             self._say_alone(
-                f"'{self.topic}': frames come, but no camera_info with their stamps on "
+                f"'{self.topic}': frames come, but no camera_info with their stamps comes on "
                 f"'{self.info_topic}'"
                 f'{", where nothing came so far" if self._newest is None else ""}: if the '
                 'camera publishes its camera_info on another topic, remap this topic to that one',

@@ -405,7 +405,7 @@ class RemoteSlots:
             now.
         """
         try:
-            # Keep this code short: between two frames it leaves the CPU's caches.
+            # Keep this code short: the CPU must load it into its caches anew for each frame.
             (
                 kind,
                 length,

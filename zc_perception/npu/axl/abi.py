@@ -36,7 +36,7 @@ ABI_VERSION = 2
 MAX_PLANES = 4
 
 #: The value of `AxlSubmit2.in_fence_fd` for a frame without an acquire fence: the device may read
-#: it at once.
+#: the frame at once.
 NO_FENCE = -1
 
 
@@ -152,8 +152,9 @@ class AxlQuery(ctypes.LittleEndianStructure):
     )
 
 
-# A request code has, from its lowest bit: 8 bits number, 8 type, 14 size of the argument, and 2
-# direction, whose values follow. Source: include/uapi/asm-generic/ioctl.h, for x86 and Arm.
+# The bits of a request code, from the lowest: 8 for the number, 8 for the type, 14 for the
+# argument's size, and 2 for the direction. The direction's values follow. Source:
+# include/uapi/asm-generic/ioctl.h, for x86 and Arm.
 _IOC_WRITE = 1
 _IOC_READ = 2
 

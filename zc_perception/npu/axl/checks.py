@@ -108,18 +108,27 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     errno.EINVAL: (
         Importable.NO,
         (
-            'it is no dma-buf (a memfd is not one), or its exporter refuses the card; use a '
-            'dma-heap or udmabuf'
+            'the buffer is no dma-buf (a memfd is not one), or its exporter refuses the card; use '
+            'a dma-heap or udmabuf'
         ),
     ),
-    errno.EBADF: (Importable.NO, 'its descriptor is closed; probe while the buffer is open'),
+    errno.EBADF: (
+        Importable.NO,
+        "the buffer's descriptor is closed; probe while the buffer is open",
+    ),
     errno.ENOMEM: (
         Importable.NO,
-        f'no memory or no device addresses for the mapping; {_ADDRESSES}',
+        f'no memory or no device addresses are left for the mapping; {_ADDRESSES}',
     ),
     errno.EIO: (Importable.NO, f"the pages can't be mapped for the card; {_ADDRESSES}"),
-    errno.EOPNOTSUPP: (Importable.NO, f"its exporter doesn't let a card attach it; {_ADDRESSES}"),
-    ENOTSUPP: (Importable.NO, f"its exporter doesn't let a card attach it; {_ADDRESSES}"),
+    errno.EOPNOTSUPP: (
+        Importable.NO,
+        f"the buffer's exporter doesn't let a card attach it; {_ADDRESSES}",
+    ),
+    ENOTSUPP: (
+        Importable.NO,
+        f"the buffer's exporter doesn't let a card attach it; {_ADDRESSES}",
+    ),
     errno.EACCES: (
         Importable.NO,
         'the exporter or a security module denies the access; see dmesg | grep -i denied',
@@ -176,8 +185,8 @@ def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) ->
             )
         number = _call(device, DMA_DETACH, buffer.fileno())
         late = (
-            f'; the driver detached the buffer only when the device node was closed, not when '
-            f'asked ({errno_name(number)})'
+            f'; the driver detached the buffer only when the device node was closed, because the '
+            f'detach ioctl failed ({errno_name(number)})'
             if number
             else ''
         )
@@ -244,7 +253,7 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
             f'{answer.stride_align} bytes'
         )
         return ok(
-            f'the driver can import, submit and query: {len(answer.formats)} formats, {limits}',
+            f'the driver has import and submit ioctls: {len(answer.formats)} formats, {limits}',
             card.name,
             **figures,
         )

@@ -202,7 +202,7 @@ class AxRuntimeAccelerator(AxRuntime):
         if manifest.engine != AXRUNTIME.name or manifest.file is None:
             raise ConfigError(
                 f"model '{manifest.name}' can't run on axruntime; use a manifest with engine: "
-                'axruntime and a file'
+                'axruntime and key file'
             )
         self._unload(_UNLOAD_TIMEOUT_S)
         if self._holders > 1 or self._axm is not None:

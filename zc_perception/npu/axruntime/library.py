@@ -106,7 +106,7 @@ def mismatches(
             "the card's firmware",
             firmware,
             _FIRMWARE_FLOOR,
-            "update it with the SDK's tools ('axdevice' shows both versions)",
+            "update it with the SDK's tools ('axdevice' shows the firmware's version)",
         ),
         (
             "the card's board controller",
@@ -288,7 +288,7 @@ _ADVICE = {
     ),
     Result.DEVICE_IN_USE: 'Metis devices are exclusive to one process',
     Result.INCOMPATIBLE_DEVICE: (
-        "the firmware doesn't fit this runtime: update it ('axdevice' shows both versions)"
+        "the firmware doesn't fit this runtime: update the firmware ('axdevice' shows its version)"
     ),
     Result.PENDING_ERROR: 'the device is still being configured, try again in a moment',
     Result.NOT_IMPLEMENTED: (

@@ -349,7 +349,7 @@ def no_device(text: str, release: str) -> AcceleratorError:
     lines = mismatches(release, driver_version())
     lines += [
         (
-            f'the runtime looks for cards with {tool}, which is not here: install package '
+            f'the runtime looks for cards with {tool}, which is not on PATH: install package '
             f"{package} (for a container: in the container's image)"
         )
         for tool, package in TOOLS.items()
