@@ -78,8 +78,7 @@ KNOWN = (CaptureClock.MONOTONIC, CaptureClock.BOOTTIME, CaptureClock.REALTIME)
 def test_within_a_millisecond_however_the_reads_are_interrupted(
     interruptions: list[int], drift_ppm: int, clock: CaptureClock
 ) -> None:
-    world = World()
-    stamps = world.clock()
+    stamps = (world := World()).clock()
     last = 0
     for index in range(40):
         exposed, offset = world.true, world.wall_offset
@@ -106,8 +105,7 @@ def test_within_a_millisecond_however_the_reads_are_interrupted(
 
 
 def test_a_frame_whose_every_read_was_interrupted_keeps_the_offset_before() -> None:
-    world = World()
-    stamps = world.clock()
+    stamps = (world := World()).clock()
     for _ in range(3):
         stamps.stamp(world.true, CaptureClock.MONOTONIC)
         world.true += PERIOD
@@ -121,8 +119,7 @@ def test_a_frame_whose_every_read_was_interrupted_keeps_the_offset_before() -> N
 @pytest.mark.parametrize('clock', (*KNOWN, CaptureClock.UNKNOWN))
 @pytest.mark.parametrize('step', (10 * S, -10 * S))
 def test_stamps_increase_through_a_step_of_the_wall_clock(clock: CaptureClock, step: int) -> None:
-    world = World()
-    stamps = world.clock()
+    stamps = (world := World()).clock()
     seen, errors = [], []
     for index in range(1500):
         if index == 100:
@@ -206,8 +203,7 @@ def test_a_simulation_that_begins_or_ends_between_two_reads_is_seen(simulated: b
 
 
 def test_system_time_after_a_simulation_of_the_future_is_not_held_up_by_it() -> None:
-    world = World()
-    stamps = world.clock()
+    stamps = (world := World()).clock()
     stamps.stamp(world.true, CaptureClock.MONOTONIC)
     world.simulated = 3 * EPOCH
     world.true += PERIOD
@@ -243,8 +239,7 @@ def test_a_camera_that_is_opened_again_goes_on_with_its_stamps(
 
 
 def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
-    world = World()
-    stamps = world.clock()
+    stamps = (world := World()).clock()
     for simulated, age, stamp in (
         *[(50 * S, 0, 50 * S + number) for number in range(3)],
         (50 * S + 1, 0, 50 * S + 3),
@@ -260,8 +255,7 @@ def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
 
 @pytest.mark.parametrize('age', (-S, 11 * S))
 def test_a_driver_s_time_that_can_not_be_is_counted_and_arrival_taken(age: int) -> None:
-    world = World()
-    stamps = world.clock()
+    stamps = (world := World()).clock()
     stamp = stamps.stamp(world.true - age, CaptureClock.MONOTONIC)
     assert abs(stamp - (world.true + EPOCH)) < MS
     assert stamps.statistics().implausible == 1

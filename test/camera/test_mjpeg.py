@@ -23,7 +23,6 @@ import random
 import threading
 from typing import Any
 
-import av
 from camera.jpeg_kit import jpeg, need_decoder, picture, SAMPLINGS, segments, without_tables
 from camera.v4l2_double import DriverDouble, exports_are_memfds, opened, streaming
 from camera.v4l2_double import Frame as Filled
@@ -225,9 +224,7 @@ def test_consumers_that_hold_all_slots_cost_frames_not_the_camera() -> None:
     with webcam(slots=4) as (driver, camera):
         held = [captured(driver, camera) for _ in camera.slots]
         driver.due = 3
-        nothing_until(camera, lambda: camera.statistics().no_slot)
-        while driver.due:
-            camera.capture()
+        nothing_until(camera, lambda: camera.statistics().no_slot and not driver.due)
         for frame in held:
             frame.release()
         captured(driver, camera).release()
@@ -430,18 +427,6 @@ def same(found: Planes, expected: Planes) -> bool:
     return all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-def of_ffmpeg(data: bytes) -> Planes:
-    """Return the picture as NV12, decoded by FFmpeg."""
-    context = av.CodecContext.create('mjpeg', 'r')
-    (frame,) = [*context.decode(av.Packet(data)), *context.decode(None)]
-    planes = [
-        np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: plane.height, : plane.width]
-        for plane in frame.planes
-    ]
-    assert frame.format.name == 'yuvj420p'
-    return planes[0], np.dstack(planes[1:])
-
-
 def with_stray(data: bytes, stray: bytes, place: int | None = None) -> bytes:
     """Return *data* with *stray* before each of its segments, or before the *place*-th."""
     return data[:2] + b''.join(
@@ -466,11 +451,8 @@ IRREGULAR = {
 
 
 @pytest.mark.parametrize('data', IRREGULAR.values(), ids=IRREGULAR)
-def test_a_whole_picture_is_decoded_as_other_decoders_do(data: bytes) -> None:
-    found = decoded(data, mended=True)
-    for plane, expected in zip(found, of_ffmpeg(data), strict=True):
-        assert np.abs(plane.astype(int) - expected).max() <= 2
-    assert same(found, decoded(WHOLE))
+def test_a_whole_picture_is_decoded_whatever_is_around_its_segments(data: bytes) -> None:
+    assert same(decoded(data, mended=True), decoded(WHOLE))
 
 
 @settings(max_examples=40)
