@@ -212,7 +212,10 @@ static void flush(zc_publisher *publisher, struct peer *peer) {
             frame->told.dropped = peer->dropped;
             error = transport_send(peer->sock, packet, wire_pack_frame(packet, &frame->told), &frame->fence, frame->told.fence);
         }
-        if (error == -EAGAIN) return drop_oldest(publisher, peer); /* the socket is full, because the peer doesn't read it */
+        if (error == -EAGAIN) { /* the socket is full, because the peer doesn't read it */
+            drop_oldest(publisher, peer);
+            return;
+        }
         if (error != 0) return; /* the peer receives no more frames; it closes its socket when it has released all of them */
         memmove(peer->waiting, peer->waiting + 1, --peer->num_waiting * sizeof *peer->waiting);
         peer->held[peer->num_held++] = frame;
@@ -234,7 +237,8 @@ static void judge(zc_publisher *publisher, struct peer *peer) {
             const uint32_t left = count > promised ? count - promised : 0;
             if (left < 2) {
                 snprintf(why, sizeof why, "%u of %u slots are promised: give the camera more of them, or end another consumer", promised, count);
-                return refuse(publisher, peer, WIRE_BUSY, why);
+                refuse(publisher, peer, WIRE_BUSY, why);
+                return;
             }
             peer->window = peer->hello.window < left - 1 ? peer->hello.window : left - 1;
             peer->depth = peer->hello.depth < left - peer->window ? peer->hello.depth : left - peer->window;
@@ -245,21 +249,35 @@ static void judge(zc_publisher *publisher, struct peer *peer) {
             return;
         }
         snprintf(why, sizeof why, "'%s': %s", peer->hello.name, text);
-        if (!publisher->renegotiates || peer->phase == WAITING) return refuse(publisher, peer, WIRE_UNSUITABLE, why);
+        if (!publisher->renegotiates || peer->phase == WAITING) {
+            refuse(publisher, peer, WIRE_UNSUITABLE, why);
+            return;
+        }
         step = why;
     }
-    if (!(peer->hello.flags & WIRE_FLAG_WAITS)) return refuse(publisher, peer, WIRE_BUSY, step);
+    if (!(peer->hello.flags & WIRE_FLAG_WAITS)) {
+        refuse(publisher, peer, WIRE_BUSY, step);
+        return;
+    }
     peer->phase = WAITING;
     transport_send(peer->sock, packet, wire_pack_text(packet, WIRE_NOTED, 0, step), NULL, 0);
 }
 static void on_release(zc_publisher *publisher, struct peer *peer, struct packet *packet, struct wire_fault *fault) {
     struct wire_release release;
     size_t i = 0;
-    if (!wire_parse_release(packet->bytes, &release, fault)) return refuse(publisher, peer, WIRE_RULE, fault->text);
+    if (!wire_parse_release(packet->bytes, &release, fault)) {
+        refuse(publisher, peer, WIRE_RULE, fault->text);
+        return;
+    }
     while (i < peer->num_held && (peer->held[i]->slot->uid != release.uid || peer->held[i]->told.generation != release.generation)) i++;
-    if (i == peer->num_held) return refuse(publisher, peer, WIRE_RULE, "RELEASE of a frame that it doesn't hold");
-    if (packet->num_fds != release.fence || (release.fence && !wire_is_sync_file(packet->fds[0])))
-        return refuse(publisher, peer, WIRE_RULE, "RELEASE with a fence that is no sync_file, or with other descriptors");
+    if (i == peer->num_held) {
+        refuse(publisher, peer, WIRE_RULE, "RELEASE of a frame that it doesn't hold");
+        return;
+    }
+    if (packet->num_fds != release.fence || (release.fence && !wire_is_sync_file(packet->fds[0]))) {
+        refuse(publisher, peer, WIRE_RULE, "RELEASE with a fence that is no sync_file, or with other descriptors");
+        return;
+    }
     struct out_frame *frame = peer->held[i];
     peer->held[i] = peer->held[--peer->num_held];
     if (release.fence) {
@@ -273,15 +291,33 @@ static void on_message(zc_publisher *publisher, struct peer *peer, struct packet
     struct wire_fault fault;
     enum wire_type type;
     if (peer->phase == NEW) {
-        if (packet->num_fds > 0) return refuse(publisher, peer, WIRE_RULE, "HELLO with descriptors");
-        if (!wire_parse_hello(packet->bytes, packet->length, &peer->hello, &fault)) return refuse(publisher, peer, fault.code, fault.text);
-        if (peer->hello.publisher_id[0] != '\0' && strcmp(peer->hello.publisher_id, publisher->id) != 0)
-            return refuse(publisher, peer, WIRE_OTHER_PUBLISHER, "another publisher listens here now");
-        return judge(publisher, peer);
+        if (packet->num_fds > 0) {
+            refuse(publisher, peer, WIRE_RULE, "HELLO with descriptors");
+            return;
+        }
+        if (!wire_parse_hello(packet->bytes, packet->length, &peer->hello, &fault)) {
+            refuse(publisher, peer, fault.code, fault.text);
+            return;
+        }
+        if (peer->hello.publisher_id[0] != '\0' && strcmp(peer->hello.publisher_id, publisher->id) != 0) {
+            refuse(publisher, peer, WIRE_OTHER_PUBLISHER, "another publisher listens here now");
+            return;
+        }
+        judge(publisher, peer);
+        return;
     }
-    if (!wire_parse_header(packet->bytes, packet->length, false, &type, &fault)) return refuse(publisher, peer, WIRE_RULE, fault.text);
-    if (type == WIRE_REFUSED && packet->num_fds == 0) return close_peer(publisher, peer);
-    if (type != WIRE_RELEASE || peer->phase != SERVED) return refuse(publisher, peer, WIRE_RULE, "a message that may not come now");
+    if (!wire_parse_header(packet->bytes, packet->length, false, &type, &fault)) {
+        refuse(publisher, peer, WIRE_RULE, fault.text);
+        return;
+    }
+    if (type == WIRE_REFUSED && packet->num_fds == 0) {
+        close_peer(publisher, peer);
+        return;
+    }
+    if (type != WIRE_RELEASE || peer->phase != SERVED) {
+        refuse(publisher, peer, WIRE_RULE, "a message that may not come now");
+        return;
+    }
     on_release(publisher, peer, packet, &fault);
 }
 /* Handle the messages that a consumer has sent. */
@@ -291,8 +327,14 @@ static void read_peer(zc_publisher *publisher, struct peer *peer) {
     for (int i = 0; i < 256; i++) {
         const enum received what = transport_receive(peer->sock, &packet, &fault);
         if (what == RECEIVED_NOTHING) return;
-        if (what == RECEIVED_END) return close_peer(publisher, peer);
-        if (what == RECEIVED_BROKEN) return refuse(publisher, peer, WIRE_RULE, fault.text);
+        if (what == RECEIVED_END) {
+            close_peer(publisher, peer);
+            return;
+        }
+        if (what == RECEIVED_BROKEN) {
+            refuse(publisher, peer, WIRE_RULE, fault.text);
+            return;
+        }
         on_message(publisher, peer, &packet);
         transport_close_fds(&packet);
         bool there = false;

@@ -99,7 +99,7 @@ static void print_frame(struct reading *reading) {
     num_dropped += frame->dropped;
     num_frames++;
 }
-static _Noreturn void finish(int code) {
+__attribute__((noreturn)) static void finish(int code) {
     zc_status status;
     zc_client_status(client, &status);
     for (size_t i = 0; i < num_held; i++) {

@@ -34,7 +34,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 CLIENT = HERE.parents[2] / 'client'
-FLAGS = ('-std=c99', '-O1', '-Wall', '-Wextra', '-Werror', '-Wshadow', '-pthread')
+FLAGS = ('-std=c99', '-O1', '-Wall', '-Wextra', '-Wpedantic', '-Werror', '-Wshadow', '-pthread')
 CHECKED = ('-g', '-fsanitize=address,undefined', '-fno-sanitize-recover=all')
 """So that each test of the wire is one of the memory and of undefined behaviour, too."""
 FRAMES_READ, ENDED, USAGE, REFUSED, RULE_BROKEN = range(5)
