@@ -331,7 +331,7 @@ class ImageToFrame:
         return self._pool.statistics().holders.get(self._holder, 0) >= most
 
     def made(self, frame: Frame) -> bool:
-        """Say whether *frame* is in the current pool, where its release frees a slot."""
+        """Say whether *frame* is from the current pool, so that its release frees a slot there."""
         return frame.pool is self._pool
 
     def _pool_for(self, width: int, height: int) -> BufferPool:

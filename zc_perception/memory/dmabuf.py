@@ -395,7 +395,7 @@ class DmaBuf:
 
     def set_name(self, name: str) -> bool:
         """
-        Name the buffer (DMA_BUF_SET_NAME) in fdinfo and bufinfo, to find a leak's owner there.
+        Name the buffer (DMA_BUF_SET_NAME); fdinfo and bufinfo show the name, to trace leaks.
 
         :param name: printable, at most 31 bytes of UTF-8.
         :returns: ``False`` if the buffer can't be named: a memfd, any buffer on a kernel before

@@ -163,7 +163,7 @@ class EventFence:
 
 class DeadlineFence:
     """
-    Signals success by itself after *deadline_s* seconds, where no driver signals a job's end.
+    A fence that signals success after *deadline_s* seconds, for jobs whose end no driver signals.
 
     It makes its descriptor only in :meth:`fileno`. So :meth:`wait` works even if the process has
     no descriptor left.
@@ -338,7 +338,7 @@ class Waker:
             self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE))
 
     def wake(self, waits: int = 1) -> None:
-        """End as many calls of :meth:`wait` as *waits* says: current ones, else the next ones."""
+        """End *waits* calls of :meth:`wait`: current ones first, then later ones."""
         if self._fd is None:
             return
         # The garbage collector may close the eventfd before it runs a finalizer that calls this.

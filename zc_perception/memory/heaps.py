@@ -75,7 +75,7 @@ class HeapUse(Enum):
 
 
 def is_contiguous(heap: str) -> bool:
-    """Tell whether a heap is CMA: physically contiguous, so that a device needs no IOMMU."""
+    """Tell whether a heap is CMA: its buffers are contiguous, so a device needs no IOMMU."""
     return heap.startswith('dma_heap/') and (
         heap.removeprefix('dma_heap/') in _CMA or 'cma' in heap
     )

@@ -109,7 +109,7 @@ class Slot:
     :param layout: where each plane lies in the buffers.
     :param generation: counts the uses of this index; it continues when the buffers are replaced.
     :param leases: the leases that keep the slot from being reused, with their numbers as keys.
-    :param fences: release fences of leases that were dropped.
+    :param fences: release fences of leases that have ended.
     :param pins: number of :meth:`BufferPool.revoke` calls that are making a quarantine fence now.
     :param condemned: whether a quarantine fence could not be made, so that it is unknown when a
         dead consumer's device is done.
@@ -775,13 +775,13 @@ class BufferPool:
 
     def release(self, lease: Lease, fence: Fence | None = None) -> None:
         """
-        Drop a lease.
+        Release a lease.
 
         With *fence*, the slot becomes free only after the fence has signalled. After
         :meth:`again`, only the last call of this method ends the lease.
 
         :param fence: the pool owns it from this call on, even if the call raises.
-        :raises StaleFrameError: the lease was dropped or revoked before, or is another pool's.
+        :raises StaleFrameError: the lease was released or revoked before, or is another pool's.
         """
         if self._forked:
             return

@@ -803,7 +803,7 @@ class _Part:
         }
 
     def place(self, key: str) -> Place:
-        """Return the place of *key* in the file; if the key is missing, where it belongs."""
+        """Return the place of *key* in the file; for a missing key, the place where it belongs."""
         return (
             Place(self.path).at(key)
             if key in self.values and key not in self.own

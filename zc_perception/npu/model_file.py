@@ -135,7 +135,7 @@ class ModelFacts:
 
     @property
     def stride(self) -> int:
-        """The number that must divide width and height; 1 if unknown."""
+        """The number of which width and height must be multiples; 1 if unknown."""
         said = self.said.get('stride')
         strides = said if isinstance(said, (list, tuple)) else (said,)
         return max((_number(stride) or 1 for stride in strides), default=1)
@@ -258,7 +258,7 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
 
 
 def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
-    """Return a protocol buffer's text fields by field number; *only*: just this field; 0: all."""
+    """Return a protocol buffer's texts by field number: only field *only*, or with 0 all texts."""
     found = {}
     for number, part in _fields(content, *_span(place)):
         if not isinstance(part, int) and only in (0, number):

@@ -482,7 +482,7 @@ class FrameOffer:
                     self.due = math.inf
 
     def _fail(self, consumers: Sequence[Consumer], why: str) -> None:
-        """Never agree on new buffers for these consumers' constraints again, because of *why*."""
+        """Agree on no new buffers for these consumers' constraints any more; *why*: the reason."""
         with self._lock:
             for consumer in consumers:
                 self._failed[anonymous(consumer)] = why

@@ -232,7 +232,7 @@ class LoadedModel:
             raise
 
     def _try(self) -> None:
-        """Run the model once on an empty tensor, to find out now whether its memory works."""
+        """Run the model once on an empty tensor, to test these kinds of memory before a frame."""
         self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:
