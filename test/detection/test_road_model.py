@@ -24,9 +24,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from camera.colour_baseline import ColourBaseline, road_frames, RoadFrame
-from detection.average_precision import average_precision, ImageBoxes, precision_recall
-from detection.road_evaluation import RoadModel
+from detection.road_evaluation import (
+    average_precision,
+    ColourBaseline,
+    ImageBoxes,
+    precision_recall,
+    road_frames,
+    RoadFrame,
+    RoadModel,
+)
 import pytest
 
 import zc_perception

@@ -53,20 +53,22 @@ from torch.utils.data import DataLoader
 
 sys.path.extend(
     str(Path(__file__).resolve().parents[2] / folder)
-    for folder in ('', 'test', 'test/camera', 'test/detection')
+    for folder in ('', 'test')
 )
 
-from colour_baseline import ColourBaseline, road_frames, RoadFrame  # noqa: E402, I100
-from detection.average_precision import (  # noqa: E402
+from detection.road_evaluation import (  # noqa: E402
     average_precision,
     AveragePrecision,
+    ColourBaseline,
     ImageBoxes,
     precision_recall,
+    road_frames,
+    RoadFrame,
+    RoadModel,
 )
 import onnx  # noqa: E402
 from onnx import helper, numpy_helper, TensorProto  # noqa: E402
 from road_data import INPUT_HEIGHT, INPUT_WIDTH, RoadFrames, to_input  # noqa: E402, I100
-from road_evaluation import RoadModel  # noqa: E402
 from road_network import cell_centres, Decoded, detection_loss, RoadNetwork, STRIDES  # noqa: E402
 
 from zc_perception.camera.road_scene import CLASS_NAMES  # noqa: E402
