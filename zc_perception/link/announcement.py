@@ -66,8 +66,8 @@ class Announcement:
 
     :param socket: path of the shared-memory socket; empty while this publisher offers no socket.
     :param formats: ``drm-format`` strings, as GStreamer writes a fourcc and a modifier.
-    :param generation: a number that grows each time the publisher allocates new buffers; 0: it
-        has no buffers yet, or doesn't announce the number.
+    :param generation: a number that grows each time the publisher allocates new buffers; 0: the
+        publisher has no buffers yet, or doesn't announce the number.
     :param possible_formats: ``drm-format`` strings that the publisher could use in place of
         *formats*; empty: unknown.
     :param possible_heaps: heaps from which the buffers could come; empty: unknown.
@@ -246,7 +246,7 @@ def read_announcements(
     Yield each announcement in *folder* for *topic*, if a process listens on its socket.
 
     Any program may have written the files. So invalid files are ignored, and the caller must check
-    that the announced publisher listens.
+    that the process that listens is the announced publisher.
 
     :param known: sockets on which a process listens, as the caller knows; they aren't tried here.
     """

@@ -76,7 +76,7 @@ class EngineRules:
 
     :param name: the value of key ``engine``.
     :param file: a short description of the file that the manifest's key ``file`` names.
-    :param files: patterns of file names: the engine runs such model files without a manifest.
+    :param files: patterns of the names of model files that the engine runs without a manifest.
     :param needs_file: whether a manifest must have the key ``file``; ``False``: the key is
         ignored; ``None``: it may be left out.
     :param takes_frames: whether the engine can run on frames at their own size (``resize: none``).
@@ -104,7 +104,7 @@ class EngineRules:
         :param given: the manifest's values below key ``input``; each was already checked alone.
         :param file: the model's file; ``None`` if there is none.
         :param place: the place of key ``input``, for messages.
-        :returns: (0, 0): the frame's own size; ``None``: the manifest must give both.
+        :returns: (0, 0): the frame's own size; ``None``: the manifest must give width and height.
         :raises ConfigError: the engine takes no such input, or the file contradicts the manifest.
         """
         if given.get('resize') != 'none':

@@ -259,7 +259,7 @@ class Iommu:
 
     :param translates: whether the device sees scattered pages as one range of addresses; ``None``:
         unknown.
-    :param text: a part of a message that says the same as *translates*.
+    :param text: the same as *translates* in words, as a part of a message.
     :param group: the number of the device's IOMMU group; empty: the device is in none.
     :param kind: type of the group's domain, such as ``DMA-FQ`` or ``identity``.
     :param unit: the IOMMU's own name.

@@ -79,7 +79,7 @@ class SchedulerStatistics:
     """
     Counters of the frames that a scheduler has handled.
 
-    Each frame ends once: taken = refused_disabled + refused_recovering + refused_device +
+    The counters add up: taken = refused_disabled + refused_recovering + refused_device +
     submitted, and submitted = completed + timed_out + failed + in_flight.
 
     :param taken: frames taken from the queue.

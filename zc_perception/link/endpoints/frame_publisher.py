@@ -574,8 +574,8 @@ class FramePublisher:
             the fence, or let their device wait. The sync_file stays yours.
         :raises ConfigError: the publisher was made without *fds*, or a value is invalid.
             *released* is not called in this case.
-        :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or *fds*
-            are of the other kind.
+        :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or the
+            publisher's *fds* are of the other of these two kinds.
         :raises LayoutError: a plane ends outside of the buffer, or the buffer belongs to another
             image.
         """

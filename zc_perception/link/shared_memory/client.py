@@ -97,7 +97,7 @@ class Greeting:
 
     :raises PeerGoneError: no process listens at *path*.
     :raises SilentError: the socket's queue of new connections is full.
-    :raises ProtocolError: another user's process listens, and this user isn't trusted.
+    :raises ProtocolError: another user's process listens, and that user isn't trusted.
     """
 
     def __init__(self, path: Path, hello: Hello, allowed_uids: Collection[int]) -> None:

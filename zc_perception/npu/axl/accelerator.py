@@ -534,7 +534,8 @@ class ResultBuffers:
 
     The buffer of a job that was given up becomes free again once that job's fence has signalled.
 
-    :param jobs: counts the jobs that read each import; this class tells it when a job has ended.
+    :param jobs: the object that counts the jobs that read each import; it is told of each job's
+        end.
     """
 
     def __init__(
@@ -616,8 +617,8 @@ class AxlJob:
     """
     A submitted frame.
 
-    The job keeps its import and a result buffer until it is closed or, if it was given up, until
-    the device has ended it.
+    The job keeps its import and a result buffer until the job is closed or, if the job was given
+    up, until the device has ended it.
     """
 
     def __init__(
