@@ -435,7 +435,7 @@ def test_owning_makes_close_on_exec() -> None:
         assert fcntl.fcntl(fd.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
-def test_a_second_close_does_not_hit_the_number_s_next_user() -> None:
+def test_a_second_close_does_not_hit_the_number_s_next_user_and_use_after_it_raises() -> None:
     fd = OwnedFd(os.dup(0))
     number = fd.fileno()
     fd.close()
@@ -443,11 +443,6 @@ def test_a_second_close_does_not_hit_the_number_s_next_user() -> None:
     fd.close()
     os.fstat(number)
     os.close(number)
-
-
-def test_use_after_close_raises() -> None:
-    fd = OwnedFd(os.dup(0))
-    fd.close()
     for use in (fd.fileno, fd.dup, fd.detach):
         with pytest.raises(ValueError, match='closed'):
             use()
@@ -491,6 +486,9 @@ def test_nobody_else_in_the_rooms_of_frames_closes_a_number() -> None:
 
 
 # Allocators: the real sealed memfd, and the two device files with a scripted ioctl.
+
+
+MISSING_HEAP = "can't be opened: No such file or directory; use heap: auto"
 
 
 @pytest.fixture
@@ -570,34 +568,34 @@ def test_udmabuf_gets_a_sealed_memfd_that_stays_writable(
     assert (buffer.kind, buffer.heap, buffer.size) == (BufferKind.DMABUF, 'udmabuf', PAGE)
 
 
-def test_auto_takes_the_best_that_allocates(devices: Path, kernel: KernelDouble) -> None:
+def test_auto_takes_the_best_that_allocates_and_says_in_a_line_what_there_is_not(
+    devices: Path, kernel: KernelDouble
+) -> None:
     (devices / 'udmabuf').touch()
+    folder = f'{devices}/dma_heap'
     heap, reasons = open_heap()
     assert heap.name == 'udmabuf'
-    assert reasons == [
-        f'this machine has no {devices}/dma_heap/system and no CMA heap in {devices}/dma_heap'
-    ]
-
-
-def test_a_machine_without_any_heap_is_one_plain_line(devices: Path) -> None:
+    assert reasons == [f'this machine has no {folder}/system and no CMA heap in {folder}']
+    (devices / 'udmabuf').unlink()
     (devices / 'dma_heap').rmdir()
     heap, reasons = open_heap()
     assert heap.name == 'memfd'
-    assert reasons == [f'this machine has no {devices}/dma_heap and no {devices}/udmabuf']
+    assert reasons == [f'this machine has no {folder} and no {devices}/udmabuf']
 
 
-@pytest.mark.parametrize('name', ['dma_heap/system', 'udmabuf'])
-def test_a_named_heap_that_is_missing_is_refused_with_advice(devices: Path, name: str) -> None:
-    with pytest.raises(
-        AllocationError,
-        match=f"heap '{name}' can't be opened: No such file or directory; use heap: auto",
-    ):
-        open_heap(name)
-
-
-@pytest.mark.parametrize('name', ['dma_heap', 'dma_heap/../udmabuf', 'dma_heap/a/b'])
-def test_unknown_heaps_are_refused(devices: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"heap '{name}' is not known; use auto"):
+@pytest.mark.parametrize(
+    ('name', 'error', 'words'),
+    [
+        ('dma_heap/system', AllocationError, MISSING_HEAP),
+        ('udmabuf', AllocationError, MISSING_HEAP),
+        *[(name, ConfigError, 'is not known; use auto')
+          for name in ('dma_heap', 'dma_heap/../udmabuf', 'dma_heap/a/b')],
+    ],
+)  # fmt: skip
+def test_a_named_heap_that_is_missing_is_refused_with_advice(
+    devices: Path, name: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=f"heap '{name}' {words}"):
         open_heap(name)
 
 

@@ -600,13 +600,21 @@ def test_whatever_frees_a_slot_wakes_a_waiting_producer(
 
 def test_closing_wakes_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
-    pool, _ = counted_pool(1)
-    lease = leased(pool)
+    pool, _ = counted_pool(2)
+    lease, filling = leased(pool), acquired(pool)
     waits = [wait_in_thread(pool) for _ in range(3)]
     pool.close()
     assert all(woken(thread) and got == [None] for thread, got in waits)
+    assert pool.acquire() is None and pool.acquire(wait_s=2 * PATIENCE_S) is None
+    assert pool.statistics().exhausted == 0, 'that is not a drop'
+    with pytest.raises(StaleFrameError, match='retired'):
+        pool.lease(filling, filling.generation, 'npu')
+    pool.discard(filling)
+    shared = leased(pool, lease.slot, 'overlay')
     pool.release(lease)
-    assert closes(lease.slot) == 1
+    assert closes(shared.slot) == 0
+    pool.release(shared)
+    assert closes(shared.slot) == 1
 
 
 @pytest.mark.parametrize('fence_is', ['pending', 'a closed number', 'a dead end'])
@@ -797,23 +805,6 @@ def test_an_idle_wait_for_the_last_frame_costs_nothing(monkeypatch: pytest.Monke
     pool.release(lease)
 
 
-@pytest.mark.usefixtures('reaper')
-def test_a_closed_pool_hands_out_nothing_and_shares_what_is_out() -> None:
-    pool, _ = counted_pool(2)
-    lease, filling = leased(pool), acquired(pool)
-    pool.close()
-    assert pool.acquire() is None and pool.acquire(wait_s=30.0) is None
-    assert pool.statistics().exhausted == 0, 'that is not a drop'
-    with pytest.raises(StaleFrameError, match='retired'):
-        pool.lease(filling, filling.generation, 'npu')
-    pool.discard(filling)
-    shared = leased(pool, lease.slot, 'overlay')
-    pool.release(lease)
-    assert closes(shared.slot) == 0
-    pool.release(shared)
-    assert closes(shared.slot) == 1
-
-
 # Pools over buffers that a source has allocated.
 
 LAYOUT = compute_layout(NV12, 64, 48)
@@ -950,12 +941,3 @@ def test_a_buffer_that_a_device_may_still_read_goes_back_at_the_end() -> None:
     assert slot.state is SlotState.RETIRED and held.given_back == []
     held.close()
     assert held.given_back == ['late']
-
-
-def test_a_buffer_that_is_out_when_the_pool_closes_goes_back_when_it_comes_in() -> None:
-    held = Held()
-    lease = leased(held.pool, held.publish(0, 'out'))
-    held.close()
-    assert held.given_back == []
-    held.pool.release(lease)
-    assert held.given_back == ['out']

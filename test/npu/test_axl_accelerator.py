@@ -1126,12 +1126,19 @@ def has_heaps(monkeypatch: pytest.MonkeyPatch, **room: int) -> None:
         ({'linux_cma': 1 << 20, 'system': 1 << 20}, 'dma_heap/linux,cma', ''),
         ({'system': 1 << 20}, 'dma_heap/system', '(this machine has no '),
         ({'linux_cma': 20_000, 'system': 1 << 20}, 'dma_heap/system', 'could not allocate 10000 '),
+        ({}, None, ''),
+        ({'linux_cma': 20_000, 'system': 20_000}, None, ''),
     ],
 )
 def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
-    monkeypatch: pytest.MonkeyPatch, room: dict[str, int], heap: str, words: str
+    monkeypatch: pytest.MonkeyPatch, room: dict[str, int], heap: str | None, words: str
 ) -> None:
     has_heaps(monkeypatch, **room)
+    if heap is None:
+        with pytest.raises(AllocationError):
+            axl.open_result_heap(10_000, 4)
+        assert NamedHeap.open == 0, 'nothing is left'
+        return
     chosen, buffers, notice = axl.open_result_heap(10_000, 4)
     assert (chosen.name, len(buffers), NamedHeap.open) == (heap, 4, 1), 'others are closed'
     assert bool(notice) == bool(words)
@@ -1139,16 +1146,6 @@ def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
         assert word in notice
     for buffer in buffers:
         buffer.close()
-
-
-@pytest.mark.parametrize('room', [{}, {'linux_cma': 20_000, 'system': 20_000}])
-def test_no_room_anywhere_is_an_error_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, room: dict[str, int]
-) -> None:
-    has_heaps(monkeypatch, **room)
-    with pytest.raises(AllocationError):
-        axl.open_result_heap(10_000, 4)
-    assert NamedHeap.open == 0
 
 
 def test_the_accelerator_says_once_where_results_come_from(

@@ -299,6 +299,9 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
          r'51 further .* can be masks: 51 or keypoints: \[17, 3\]'),
         (NOT_DETECTION, ultralytics(3, task='classify'), None, 'task classify'),
         (V8, ultralytics(3, task='pose', kpt_shape=[17, 3]), None, "doesn't say how its outputs"),
+        (POSES, ultralytics(2, task='pose', kpt_shape=['a', 3]), None, "'head' is missing"),
+        *[(ROWS, {}, {**TWO, 'head': name}, f'for {name} use boxes')
+          for name in ('yolov10n', 'yolo26', 'rt-detr')],
     ],
 )  # fmt: skip
 def test_what_can_t_be_meant_is_refused_at_the_start(
@@ -344,16 +347,6 @@ def test_a_size_in_metadata_that_is_no_size_is_left_out(
     said: dict[str, Any], axes: tuple[Axis, ...], model: Callable[..., str]
 ) -> None:
     assert len(found_by(model(V8, ultralytics(3, **said), image=(FLOAT, axes)))) == 2
-
-
-def test_keypoints_and_inputs_that_can_t_be_are_refused_in_one_line(
-    model: Callable[..., str], tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match="'head' is missing"):
-        found_by(model(POSES, ultralytics(2, task='pose', kpt_shape=['a', 3])))
-    (tmp_path / 'blind.onnx').write_bytes(constant(V8, {}, ultralytics(3)))
-    with pytest.raises(ConfigError, match=r'has 0 inputs .*needs one for the picture'):
-        found_by(str(tmp_path / 'blind.onnx'))
 
 
 def _levels(per_level: tuple[int, ...]) -> Arrays:
@@ -424,8 +417,9 @@ def test_masks_are_known_by_prototypes_smaller_than_their_number(
         (b'version https://git-lfs.github.com/spec/v1\noid sha256:0\n', 'Git LFS pointer'),
         (b'PK\x03\x04archive/data.pkl', 'a zip archive.*export it'),
         (constant({'y': np.zeros((1, 5), np.float32)}, IMAGES)[:-40], 'no complete ONNX file'),
+        (constant(V8, {}, ultralytics(3)), r'has 0 inputs .*needs one for the picture'),
     ],
-    ids=['lfs', 'pt', 'truncated'],
+    ids=['lfs', 'pt', 'truncated', 'blind'],
 )
 def test_what_is_no_onnx_file_is_said(content: bytes, what: str, tmp_path: Path) -> None:
     (tmp_path / 'mine.onnx').write_bytes(content)
@@ -470,13 +464,6 @@ def test_a_path_is_what_a_person_means(
     assert load_manifest(str(tmp_path)).file == folder / 'mine.onnx'
     with pytest.raises(ConfigError, match="no ROS package 'rowboat'"):
         load_manifest('package://rowboat/mine.onnx')
-
-
-@pytest.mark.parametrize('written', ['yolov10n', 'yolo26', 'rt-detr'])
-def test_a_network_s_name_leads_to_its_head(written: str, model: Callable[..., str]) -> None:
-    path = model({'output0': table(CORNERS)}, {}, {**TWO, 'head': written})
-    with pytest.raises(ConfigError, match=f'for {written} use boxes'):
-        load_manifest(path)
 
 
 def test_zc_model_prints_a_manifest_that_says_the_same(

@@ -61,11 +61,15 @@ def two(host: Host) -> Host:
 def test_cards_come_in_the_order_of_their_pci_addresses_and_two_names_are_one(two: Host) -> None:
     """Newer drivers name a card with dashes; a udev rule may add the old name."""
     two.add_node('metis-0:b:0', like=two.add_card('0000:0b:00.0', 'metis-0-b-0'))
+    node = two.add_card('0000:09:00.0', 'europa-0-9-0')
     assert [(card.name, card.pci_address) for card in find_cards(two.tree)] == [
+        ('europa-0-9-0', '0000:09:00.0'),
         ('metis-0:a:0', '0000:0a:00.0'),
         ('metis-0-b-0', '0000:0b:00.0'),
         ('metis-4:1:0', '0004:01:00.0'),
     ]
+    for wanted in ('europa-0-9-0', '0000:09:00.0', '0:9:0'):
+        assert choose_card(wanted, two.tree).path == node, 'a card of the next chip'
 
 
 @pytest.mark.parametrize(
@@ -141,14 +145,6 @@ def test_a_node_without_sysfs_is_known_by_its_name(host: Host) -> None:
     assert choose_card('01:00.0', host.tree) == card, 'the name says it'
 
 
-def test_a_card_of_the_next_chip_is_found_by_its_node(host: Host) -> None:
-    host.add_card('0000:02:00.0', 'metis-0-2-0')
-    node = host.add_card('0000:01:00.0', 'europa-0-1-0')
-    assert [card.name for card in find_cards(host.tree)] == ['europa-0-1-0', 'metis-0-2-0']
-    for wanted in ('europa-0-1-0', '0000:01:00.0', '0:1:0'):
-        assert choose_card(wanted, host.tree).path == node
-
-
 def test_the_driver_s_version_is_read_where_there_is_one(host: Host) -> None:
     assert driver_version(host.tree) == ''
     folder = host.tree.sysfs / 'class' / 'metis'
@@ -188,42 +184,32 @@ def grouped(host: Host, kind: str | None, unit: str = '') -> None:
         (card / 'iommu').symlink_to(home / unit)
 
 
-@pytest.mark.parametrize('kind', ['DMA', 'DMA-FQ'])
-def test_behind_an_iommu_scattered_pages_will_do(kind: str, host: Host) -> None:
-    grouped(host, kind, 'dmar0')
-    iommu = read_iommu(ADDRESS, host.tree)
-    assert iommu == Iommu(True, f'IOMMU group 7 ({kind}) of dmar0', '7', kind, 'dmar0')
-    assert not iommu.needs_contiguous
-
-
-def test_one_that_passes_addresses_through_is_as_none(host: Host) -> None:
-    host.add_pci('0000:02:00.0')
-    grouped(host, 'identity')
-    for address, text in (
-        (ADDRESS, 'IOMMU group 7 passes addresses through'),
-        ('0000:02:00.0', 'the card is in no IOMMU group'),
-    ):
-        iommu = read_iommu(address, host.tree)
-        assert iommu.needs_contiguous and iommu.text == text
-
-
 @pytest.mark.parametrize(
-    ('address', 'kind', 'words'),
+    ('address', 'kind', 'translates', 'words'),
     [
-        ('', 'DMA', 'its PCI address is unknown'),
-        ('0000:09:00.0', 'DMA', '0000:09:00.0 is not on PCI in'),
-        (ADDRESS, None, "iommu_group/type can't be read (No such file or directory)"),
-        (ADDRESS, 'unknown', 'does not say it'),
+        (ADDRESS, 'DMA', True, 'IOMMU group 7 (DMA) of dmar0'),
+        (ADDRESS, 'DMA-FQ', True, 'IOMMU group 7 (DMA-FQ) of dmar0'),
+        (ADDRESS, 'identity', False, 'IOMMU group 7 passes addresses through'),
+        ('0000:02:00.0', 'identity', False, 'the card is in no IOMMU group'),
+        ('', 'DMA', None, 'its PCI address is unknown'),
+        ('0000:09:00.0', 'DMA', None, '0000:09:00.0 is not on PCI in'),
+        (ADDRESS, None, None, "iommu_group/type can't be read (No such file or directory)"),
+        (ADDRESS, 'unknown', None, 'does not say it'),
     ],
 )
-def test_what_can_not_be_known_is_said_and_nothing_is_demanded(
-    address: str, kind: str | None, words: str, host: Host
+def test_contiguous_memory_is_demanded_only_where_no_iommu_is_known_to_translate(
+    address: str, kind: str | None, translates: bool | None, words: str, host: Host
 ) -> None:
-    grouped(host, kind)
+    host.add_pci('0000:02:00.0')
+    grouped(host, kind, 'dmar0' if translates else '')
     iommu = read_iommu(address, host.tree)
-    assert iommu.translates is None and not iommu.needs_contiguous
-    assert iommu.text.startswith('whether ')
-    assert ' is not known: ' in iommu.text and words in iommu.text
+    assert (iommu.translates, iommu.needs_contiguous) == (translates, translates is False)
+    if translates is None:
+        assert iommu.text.startswith('whether ')
+        assert ' is not known: ' in iommu.text and words in iommu.text
+    else:
+        assert iommu.text == words
+        assert not translates or iommu == Iommu(True, words, '7', kind, 'dmar0')
 
 
 # The PCIe link: good, too slow with its cause, or unknown, which is never good.

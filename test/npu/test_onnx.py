@@ -471,30 +471,21 @@ OPEN = {'name': 'y', 'shape': [1, 3, 7, WIDTH - 1]}
         (SHAPE, FLOAT, {'operator': 'NMS_TRT'}, {}, 'NMS_TRT.*: export it without this operator'),
         (SHAPE, FLOAT, {'beside_it': 'w.data'}, {}, 'copy that file, too, .*/w.data'),
         (SHAPE, FLOAT, {'opset': 99}, {}, 'opset 99, which is too new .*pip install -U onnxrunt'),
+        (SHAPE, FLOAT, {}, {'outputs': [TOO_WIDE]},
+         r"is \[1, 3, 48, 65\], the file's is \[1, 3, 48, 64\]"),
+        (['N', 3, 'H', WIDTH], FLOAT, {}, {'outputs': [OPEN]}, r"file's is \['N', 3, 'H', 64\]"),
+        (SHAPE, FLOAT, {}, {'outputs': [{'name': 'y', 'dtype': 'int8'}]},
+         "is int8, the file's is float32"),
+        (SHAPE, FLOAT, {}, {'outputs': [{'name': 'z'}]},
+         r"key 'outputs\[0\]\.name' is 'z', .* it has y"),
     ],
-)
+)  # fmt: skip
 def test_weights_that_contradict_the_manifest_are_refused(
     echo: Echo, shape: Any, kind: int, more: Any, network: Any, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         echo.load(identity(shape, kind, **more), **network)
     assert '\n' not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ('shape', 'output', 'message'),
-    [
-        (SHAPE, TOO_WIDE, r"is \[1, 3, 48, 65\], the file's is \[1, 3, 48, 64\]"),
-        (['N', 3, 'H', WIDTH], OPEN, r"the file's is \['N', 3, 'H', 64\]"),
-        (SHAPE, {'name': 'y', 'dtype': 'int8'}, "is int8, the file's is float32"),
-        (SHAPE, {'name': 'z'}, r"key 'outputs\[0\]\.name' is 'z', .* it has y"),
-    ],
-)
-def test_outputs_that_the_file_has_otherwise_are_refused(
-    echo: Echo, shape: Any, output: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        echo.load(identity(shape, FLOAT), outputs=[output])
 
 
 def test_a_job_that_was_given_up_before_it_began_is_not_run(echo: Echo) -> None:

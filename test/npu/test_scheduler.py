@@ -444,8 +444,8 @@ def test_stopping_gives_up_after_a_second_whatever_the_timeout(
     assert not bench.scheduler._late.fences
 
 
-def test_only_late_again_and_again_is_hanging() -> None:
-    watch = HangWatch(1.0)
+def test_only_late_again_and_again_or_no_place_for_two_timeouts_is_hanging() -> None:
+    watch, second = HangWatch(1.0), 1_000_000_000
     now = time.monotonic_ns()
     assert watch.timed_out(now) == watch.timed_out(now) == '', 'together'
     assert watch.timed_out(time.monotonic_ns()) == ''
@@ -453,10 +453,6 @@ def test_only_late_again_and_again_is_hanging() -> None:
     assert words in watch.timed_out(time.monotonic_ns())
     watch.start()
     assert watch.timed_out(time.monotonic_ns()) == ''
-
-
-def test_having_no_place_for_two_timeouts_is_hanging() -> None:
-    watch, second = HangWatch(1.0), 1_000_000_000
     assert [watch.full(True, second), watch.full(True, 3 * second)] == ['', '']
     assert 'ended none of its jobs within 3 s' in watch.full(True, 3 * second + 1)
     for full, at_ns in ((False, 3 * second + 2), (True, 4 * second), (True, 6 * second)):

@@ -653,32 +653,28 @@ ALL = [Colorimetry(*parts) for parts in itertools.product(Matrix, Range, Transfe
 
 
 @pytest.mark.parametrize(
-    ('text', 'expected'),
+    ('text', 'default', 'expected'),
     [
-        ('bt601', BT601_LIMITED),
-        ('bt2100-pq', Colorimetry(Matrix.BT2020, LIMITED, Transfer.PQ)),
-        ('1:3:5:1', Colorimetry(Matrix.BT709, FULL)),
+        ('bt601', (), BT601_LIMITED),
+        ('bt2100-pq', (), Colorimetry(Matrix.BT2020, LIMITED, Transfer.PQ)),
+        ('1:3:5:1', (), Colorimetry(Matrix.BT709, FULL)),
         # A webcam's JPEG.
-        ('1:4:7:1', Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
+        ('1:4:7:1', (), Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
         # PAL and NTSC as a decoder reports them.
-        ('2:4:4:2', BT601_LIMITED),
-        ('0:4:16:4', BT601_LIMITED),
+        ('2:4:4:2', (), BT601_LIMITED),
+        ('0:4:16:4', (), BT601_LIMITED),
+        # What GStreamer doesn't know is the default: its jpegdec reports this for every picture.
+        ('1:4:0:0', (Colorimetry(Matrix.BT709, LIMITED),), Colorimetry(Matrix.BT601, FULL)),
+        ('0:0:0:0', (Colorimetry(Matrix.BT709, LIMITED),), Colorimetry(Matrix.BT709, LIMITED)),
+        ('2:1:0:0', (RGB_FULL,), Colorimetry(Matrix.RGB, LIMITED, Transfer.SRGB)),
+        # Grey has no matrix, and R, G, B have only their own.
+        ('2:5:5:1', (RGB_FULL,), Colorimetry(Matrix.RGB, LIMITED)),
     ],
 )
-def test_gstreamer_s_words(text: str, expected: Colorimetry) -> None:
-    assert from_gstreamer_colorimetry(text) == expected
-
-
-def test_what_gstreamer_doesn_t_know_is_the_default() -> None:
-    for text, default, expected in (
-        # GStreamer's jpegdec reports this for every picture.
-        ('1:4:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT601, FULL)),
-        ('0:0:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT709, LIMITED)),
-        ('2:1:0:0', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED, Transfer.SRGB)),
-        # Grey has no matrix, and R, G, B have only their own.
-        ('2:5:5:1', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED)),
-    ):
-        assert from_gstreamer_colorimetry(text, default) == expected, text
+def test_gstreamer_s_words(
+    text: str, default: tuple[Colorimetry, ...], expected: Colorimetry
+) -> None:
+    assert from_gstreamer_colorimetry(text, *default) == expected
 
 
 LISTED = (
