@@ -289,7 +289,7 @@ def _reopened(flags: int) -> int:
 
 
 NO_BUFFER = 'can be a dma-buf or a sealed memfd, but this is '
-FEW = 'were announced; neither can be less than 1'
+FEW = '; there must be 1 or more'
 SEALED = r'memfd /memfd:frame.* is sealed against writing; map it read-only'
 REFUSED: dict[str, tuple[Callable[[], int], dict[str, Any], str]] = {
     'pipe': (
@@ -329,16 +329,16 @@ REFUSED: dict[str, tuple[Callable[[], int], dict[str, Any], str]] = {
         {'expected_size': PAGE + 1},
         f'has {PAGE} bytes, {PAGE + 1} were announced$',
     ),
-    'empty': (lambda: memfd(SHRINK | GROW, 0), {}, f'has 0 bytes, None {FEW}'),
+    'empty': (lambda: memfd(SHRINK | GROW, 0), {}, f'has 0 bytes{FEW}'),
     'of size 0': (
         lambda: memfd(SHRINK | GROW),
         {'expected_size': 0},
-        f'has {PAGE} bytes, 0 {FEW}',
+        f'has {PAGE} bytes, 0 were announced{FEW}',
     ),
     'of size -1': (
         lambda: memfd(SHRINK | GROW),
         {'expected_size': -1},
-        f'has {PAGE} bytes, -1 {FEW}',
+        f'has {PAGE} bytes, -1 were announced{FEW}',
     ),
     'sealed': (lambda: memfd(SHRINK | GROW | WRITE), {'writable': True}, SEALED),
     'sealed later': (lambda: memfd(SHRINK | GROW | FUTURE_WRITE), {'writable': True}, SEALED),

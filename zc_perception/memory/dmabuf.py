@@ -184,9 +184,10 @@ class DmaBuf:
                     'owner has to send an O_RDWR descriptor'
                 )
             if buffer.size <= 0 or (expected_size is not None and expected_size < 1):
+                announced = '' if expected_size is None else f', {expected_size} were announced'
                 raise AllocationError(
-                    f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, '
-                    f'{expected_size} were announced; neither can be less than 1'
+                    f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes'
+                    f'{announced}; there must be 1 or more'
                 )
             if expected_size is not None and buffer.size < expected_size:
                 raise AllocationError(

@@ -86,7 +86,7 @@ class Window:
     """
     How many frames of one publisher a subscription may hold at the same time.
 
-    :param publisher_id: the publisher's id.
+    :param publisher_id: the publisher's id; empty for frames from messages.
     :param connection: two numbers that identify the connection; a new connection has new ones.
     :param granted: number of frames that may be held at the same time.
     :param asked: number of frames that the subscription asked to hold.
@@ -139,7 +139,9 @@ class WindowWarnings:
             code keeps the frames on purpose.
         """
         for window in windows:
-            publisher = f'publisher {window.publisher_id[:8]}'
+            publisher = (
+                f'publisher {window.publisher_id[:8]}' if window.publisher_id else 'messages'
+            )
             if window.granted < window.asked:
                 self._narrow(
                     f'{publisher} lets this consumer hold {window.granted} frame(s) at a time, '

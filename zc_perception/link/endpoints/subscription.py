@@ -531,7 +531,7 @@ class AdaptedSubscription(Generic[T]):
         held = self._bus_subscription.held
         if self._reader is not None and held is not None:
             in_hand = () if self._frame_maker is None else self._frame_maker.in_hand()
-            windows.append(Window('of messages', (0, 0), held, held, in_hand))
+            windows.append(Window('', (0, 0), held, held, in_hand))
         return windows
 
     def _remote_changed(self) -> None:

@@ -273,7 +273,7 @@ def admit(
     if unfit:
         raise ProtocolError(
             'constraints',
-            f"the allocated buffers don't suit {hello.name or 'it'}: {unfit}",
+            f"the allocated buffers don't suit {hello.name or 'this consumer'}: {unfit}",
             RefusalCode.CONSTRAINTS,
         )
     window, depth = grant(hello, holder, pool, hello.window, hello.depth)
