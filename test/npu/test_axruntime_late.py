@@ -61,9 +61,10 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError
 from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
 from zc_perception.jetson.vic import Vic
-from zc_perception.memory.fence import EventFence, Fence
+from zc_perception.memory.fence import EventFence, Fence, poll_fd
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool
 from zc_perception.npu import recovering_device
 from zc_perception.npu.axruntime import library as axruntime_library
@@ -84,10 +85,6 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-
-
-def readable(fd: int) -> bool:
-    return bool(select.select([fd], [], [], 0.0)[0])
 
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
@@ -146,7 +143,6 @@ def test_a_job_that_ends_while_it_is_given_up_frees_its_place(make_frame: MakeFr
     given_back: list[OutputSlot | None] = []
     frame = make_frame()
     job = AxRuntimeJob(frame, Letterbox.fit(64, 64, 64, 64), given_back.append)
-    place = os.dup(job.fence.fileno())
     signal, fences = job.fence.signal, list[Fence]()
 
     def late(error: BaseException | None = None) -> None:
@@ -155,11 +151,9 @@ def test_a_job_that_ends_while_it_is_given_up_frees_its_place(make_frame: MakeFr
         signal(error)
 
     job.fence.signal = late  # type: ignore[method-assign]
-    job.finish(None)
-    try:
-        assert readable(place) and given_back == [None]
-    finally:
-        os.close(place)
+    with OwnedFd(os.dup(job.fence.fileno())) as place:
+        job.finish(None)
+        assert poll_fd(place.fileno(), select.POLLIN, 0.0) and given_back == [None]
     frame.release(fences[0])
 
 

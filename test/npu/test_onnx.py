@@ -208,6 +208,23 @@ def test_an_engine_s_exception_is_a_failing_fence(
     again.close()
 
 
+def test_a_job_that_was_given_up_before_it_began_is_not_run(
+    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool,
+    make_frame: MakeFrame,
+) -> None:  # fmt: skip
+    """Otherwise a slow model would run older and older frames."""
+    pool = make_pool(slots=3)
+    frames = [filled(make_frame, pool, value) for value in (5, 6, 7)]
+    jobs = [accelerator.submit(accelerator.import_frame(frame), frame) for frame in frames]
+    assert engine.started.wait(WAIT_S)
+    given_up = jobs[1].abandon()
+    assert given_up.wait(0.0)
+    engine.go_on.set()
+    assert jobs[2].fence.wait(WAIT_S) and engine.seen == [5, 7]
+    for each in (jobs[0], jobs[2], given_up):
+        each.close()
+
+
 def test_closing_lets_the_running_job_end(
     accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool,
     make_frame: MakeFrame,
@@ -486,34 +503,6 @@ def test_weights_that_contradict_the_manifest_are_refused(
     with pytest.raises(ConfigError, match=message) as caught:
         echo.load(identity(shape, kind, **more), **network)
     assert '\n' not in str(caught.value)
-
-
-def test_a_job_that_was_given_up_before_it_began_is_not_run(echo: Echo) -> None:
-    """Otherwise a slow model would run older and older frames."""
-    runs, jobs, given_up = list[int](), list[Any](), list[Any]()
-    echo.load(identity(SHAPE, FLOAT))
-    accelerator, frame = echo.accelerator, echo.frame
-    thread = accelerator._thread
-    assert thread.engine is not None
-    run_engine = thread.engine.run
-
-    def slow(*planes: Any) -> Any:
-        runs.append(1)
-        if len(runs) == 1:
-            given_up.append(jobs[1].abandon())
-        return run_engine(*planes)
-
-    thread.engine.run = slow  # type: ignore[method-assign]
-    # Both jobs are in the thread's queue before it goes on.
-    hold, go_on = threading.Event(), threading.Event()
-    thread._queue.put(lambda: (hold.set(), go_on.wait(WAIT_S)))
-    assert hold.wait(WAIT_S)
-    jobs.extend(accelerator.submit(accelerator.import_frame(frame), frame) for _ in range(2))
-    go_on.set()
-    assert jobs[0].fence.wait(WAIT_S) and given_up[0].wait(WAIT_S)
-    assert len(runs) == 1
-    jobs[0].close()
-    given_up[0].close()
 
 
 def test_frames_may_change_their_format_and_are_read_once(
