@@ -62,7 +62,6 @@ from zc_perception.memory.owned_fd import OwnedFd
 # _IOWR and _IOW of ('b', 2 and 3, { u32 flags; s32 fd }), as dma-buf.h writes them.
 EXPORT_SYNC_FILE = 3 << 30 | 8 << 16 | ord('b') << 8 | 2
 IMPORT_SYNC_FILE = 1 << 30 | 8 << 16 | ord('b') << 8 | 3
-
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 

@@ -49,7 +49,6 @@ from zc_perception.memory.fence import (
 from zc_perception.memory.owned_fd import OwnedFd
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-
 FAR_S = 3600.0
 PENDING: dict[str, Callable[[], Fence]] = {
     'EventFence': EventFence,

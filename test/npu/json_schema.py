@@ -30,8 +30,6 @@ import re
 from typing import Any
 
 ANNOTATIONS = {'$schema', '$defs', 'title', 'description', 'default'}
-
-
 KINDS = {'object': dict, 'array': list, 'string': str, 'boolean': bool, 'null': type(None)}
 HOLDS = {'minimum': ge, 'minLength': ge, 'minItems': ge, 'maximum': le, 'maxItems': le}
 HOLDS['exclusiveMinimum'] = gt

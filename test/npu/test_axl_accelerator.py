@@ -283,8 +283,6 @@ def test_an_accelerator_closes_without_a_word_when_its_card_is_gone_and_the_next
 
 
 LAYOUT, TILED = compute_layout(NV12, 64, 48), 1 << 56 | 2
-
-
 SIZE = LAYOUT.buffer_size(0)
 
 
@@ -507,7 +505,6 @@ def test_what_the_driver_says_is_in_the_constraints(make_opened: MakeOpened) -> 
 
 HEADER = Path(__file__).resolve().parents[1] / 'rig/module/axl_ioctl.h'
 YU12 = fourcc_code('YU12')
-
 LOST = (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENOLINK)
 
 

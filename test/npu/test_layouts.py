@@ -43,9 +43,7 @@ from zc_perception.npu.onnx.accelerator import OnnxEngine
 from zc_perception.npu.zc_model import main
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
-
 WIDTH, HEIGHT = 320, 256
-
 CELLS = 40 * 32 + 20 * 16 + 10 * 8
 # In pixels of the input: x0, y0, x1, y1; score, class. The letterbox has 38 rows on top; the head
 # uses an even number of them.
@@ -53,7 +51,6 @@ CORNERS = np.array([[50, 60, 110, 200], [200, 100, 260, 130]], np.float32)
 SCORES, LABELS = np.array([0.9, 0.7], np.float32), np.array([1, 0])
 IMAGES: dict[str, tuple[int, tuple[Axis, ...]]] = {'images': (FLOAT, (1, 3, HEIGHT, WIDTH))}
 NAMES = ('car', 'person', 'sign')
-
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -112,7 +109,6 @@ def _nms(boxes: NDArray[np.float32], names: tuple[str, ...]) -> Arrays:
 YXYX = CORNERS[:, [1, 0, 3, 2]] / np.array([HEIGHT, WIDTH] * 2, np.float32)
 TWO = {'classes': ['car', 'person']}
 THREE = {'classes': list(NAMES)}
-
 V8 = {'output0': raw(3).transpose(0, 2, 1)}
 ROWS = {'output0': table(CORNERS)}
 CENTRED = {'output0': table(centres(True))}
@@ -126,7 +122,6 @@ PARTS = {
 }
 TENSORFLOW = ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes')
 RELATIVE = {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}}
-
 DETR = {
     'labels': padded(LABELS, 300),
     'boxes': padded(CORNERS, 300),
@@ -257,8 +252,6 @@ def test_a_message_offers_a_head_that_reads_the_outputs(
 
 
 STEPS = np.round(np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200, 0) / 2.5)
-
-
 OPEN_ROWS = {'kind': 'boxes', 'coordinates': 'input'}
 HALVES = ROWS['output0'] + np.float32([0, 0, 0, 0, 0, 0.5])
 FRACTIONS = V8['output0'] / np.float32([[320], [256], [320], [256], [1], [1], [1]])

@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 import errno
 from itertools import pairwise
@@ -41,7 +41,6 @@ from npu.scheduler_kit import (
     MakePool,
     QUICK_S,
     ScriptedAccelerator,
-    ScriptedJob,
     SHORT_S,
 )
 import pytest
@@ -684,10 +683,9 @@ EVENTS = [
 class Chaos:
     """Applies hypothesis's steps to a scheduler, whose thread runs freely meanwhile."""
 
-    def __init__(self, bench: Bench, seed: int) -> None:
-        self.bench = bench
+    def __init__(self, bench: Bench, enabled: list[bool], seed: int) -> None:
+        self.bench, self.enabled, self.random = bench, enabled, random.Random(seed)
         self.fed = self.callback_errors = 0
-        self.random = random.Random(seed)
         bench.on_result = self.on_result
 
     def on_result(self, entry: object) -> None:
@@ -695,22 +693,19 @@ class Chaos:
             self.callback_errors -= 1
             raise ValueError('callback')
 
-    def signal(self, jobs: list[ScriptedJob], error: Exception | None = None) -> None:
-        if jobs:
-            self.random.choice(jobs).fence.signal(error)
-
-    def do(self, event: str, enabled: list[bool]) -> None:
+    def do(self, event: str) -> None:
         device = self.bench.accelerators[-1]
-        running = [job for job in device.jobs if not job.ends]
         lost, refused = DeviceLostError('gone'), AcceleratorError('refused')
         if event == 'frame':
             if self.fed < FRAMES:
                 self.bench.feed(self.fed)
                 self.fed += 1
-        elif event in ('done', 'failed', 'lost'):
-            self.signal(running, {'failed': refused, 'lost': lost}.get(event))
-        elif event == 'late end':
-            self.signal([job for job in device.jobs if job.ends and job.takes_place])
+        elif event in ('done', 'failed', 'lost', 'late end'):
+            late = event == 'late end'
+            jobs = [job for job in device.jobs if bool(job.ends) == late and job.takes_place]
+            if jobs:
+                error = {'failed': refused, 'lost': lost}.get(event)
+                self.random.choice(jobs).fence.signal(error)
         elif event == 'outputs lost':
             for job in device.jobs[-1:]:
                 job.output_error = lost
@@ -723,11 +718,9 @@ class Chaos:
         elif event == 'callback':
             self.callback_errors += 1
         elif event == 'disabled':
-            enabled[0] = not enabled[0]
-        else:
-            undo = self.bench.scheduler.trial_import(None, ())
-            if undo is not None:
-                undo()
+            self.enabled[0] = not self.enabled[0]
+        elif undo := self.bench.scheduler.trial_import(None, ()):
+            undo()
 
 
 def finish_all(bench: Bench) -> bool:
@@ -737,32 +730,23 @@ def finish_all(bench: Bench) -> bool:
     return len(bench.queue) == 0 and bench.scheduler.in_flight == 0
 
 
-Make = Callable[..., tuple[Bench, Chaos]]
-
-
 @pytest.fixture
 def chaos(
     make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Make]:
-    """Yield a function that starts a scheduler and a :class:`Chaos` for it."""
+) -> Callable[..., Chaos]:
+    """Return a function that starts a scheduler and a :class:`Chaos` for it."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
     # On a busy machine the thread may not run for a second, in which a trial must be made.
     monkeypatch.setattr(scheduler, '_CALL_MARGIN_S', LONG_S)
 
-    def make(room: int, seed: int, **options: object) -> tuple[Bench, Chaos]:
-        pool = make_pool(slots=FRAMES + 1, width=16, height=16)
-        reopen = Factory(make=lambda: ScriptedAccelerator(room))
-        bench = Bench(pool, make_frame, ScriptedAccelerator(room), reopen=reopen, **options)
-        return bench, Chaos(bench, seed)
+    def make(room: int, seed: int, **options: object) -> Chaos:
+        pool, enabled = make_pool(slots=FRAMES + 1, width=16, height=16), [True]
+        options |= {'reopen': Factory(make=lambda: ScriptedAccelerator(room))}
+        options |= {'accept': lambda: enabled[0]}
+        bench = Bench(pool, make_frame, ScriptedAccelerator(room), **options)
+        return Chaos(bench, enabled, seed)
 
-    yield make
-
-
-def check_end(bench: Bench) -> None:
-    """Check that every slot is free and that the figures add up; close the pool."""
-    check_balance(bench)
-    until(bench.all_free)
-    bench.pool.close()
+    return make
 
 
 ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -784,14 +768,13 @@ ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, Healt
     seed=st.integers(0, 2**32),
 )
 def test_every_frame_ends_once_and_nothing_is_left(
-    chaos: Make, monkeypatch: pytest.MonkeyPatch, events: list[str], options: dict[str, Any],
-    room: int, calm: bool, seed: int,
+    chaos: Callable[..., Chaos], monkeypatch: pytest.MonkeyPatch, events: list[str],
+    options: dict[str, Any], room: int, calm: bool, seed: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(recovering_device, 'FIRST_DELAY_S', 0.0005)
     monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.002)
-    threads, enabled = set(threading.enumerate()), [True]
-    bench, does = chaos(room, seed, accept=lambda: enabled[0], **options)
-    most = min(options['in_flight'], room)
+    threads, does = set(threading.enumerate()), chaos(room, seed, **options)
+    bench, most = does.bench, min(options['in_flight'], room)
 
     def idle() -> bool:
         running = bench.scheduler
@@ -799,7 +782,7 @@ def test_every_frame_ends_once_and_nothing_is_left(
 
     try:
         for event in events:
-            does.do(event, enabled)
+            does.do(event)
             if calm:
                 until(idle)
         if calm:
@@ -818,7 +801,9 @@ def test_every_frame_ends_once_and_nothing_is_left(
     *lost, _ = bench.accelerators
     assert [accelerator.closed for accelerator in lost] == [1] * len(lost)
     assert figures.losses >= figures.recovered == len(lost)
-    check_end(bench)
+    check_balance(bench)
+    until(bench.all_free)
+    bench.pool.close()
 
 
 @settings(ANY, max_examples=60)
@@ -833,21 +818,20 @@ def test_every_frame_ends_once_and_nothing_is_left(
     seed=st.integers(0, 2**32),
 )
 def test_a_device_that_is_only_late_costs_what_it_had(
-    chaos: Make, monkeypatch: pytest.MonkeyPatch, events: list[str], in_flight: int, room: int,
-    depth: int | None, keep_all: bool, seed: int,
+    chaos: Callable[..., Chaos], monkeypatch: pytest.MonkeyPatch, events: list[str],
+    in_flight: int, room: int, depth: int | None, keep_all: bool, seed: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**9)
-    bench, does = chaos(
-        room, seed, depth=depth, in_flight=in_flight, timeout_s=0.004, keep_all=keep_all
-    )
-    device = bench.accelerator
+    options = {'depth': depth, 'in_flight': in_flight, 'keep_all': keep_all}
+    does = chaos(room, seed, timeout_s=0.004, **options)
+    bench, device = does.bench, does.bench.accelerator
     try:
         for event in events:
             if event == 'given up':
                 # With every place taken, frames wait. Unused places are used up first.
                 until(lambda: bench.scheduler.in_flight == 0)
             else:
-                does.do(event, [True])
+                does.do(event)
         device.instant_all = True
         until(lambda: finish_all(bench))
     finally:
@@ -865,4 +849,6 @@ def test_a_device_that_is_only_late_costs_what_it_had(
         assert device.jobs[-1].sequence == does.fed - 1, 'the newest was taken'
     if keep_all and depth is None:
         assert device.most_places <= min(in_flight, room), 'none is sent after a late one'
-    check_end(bench)
+    check_balance(bench)
+    until(bench.all_free)
+    bench.pool.close()

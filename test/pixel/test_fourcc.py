@@ -533,8 +533,6 @@ YOUNG = {
     'DRM_FORMAT_MOD_VENDOR_MTK': 0x0B, 'DRM_FORMAT_MOD_VENDOR_APPLE': 0x0C,
     'DRM_FORMAT_MOD_MTK_16L_32S_TILE': 0x0B00000000000001,
 }  # fmt: skip
-
-
 BLOCKS = st.builds(
     lambda compression, sector, generation, kind, height: (
         3 << 56 | 0x10 | height | kind << 12 | generation << 20 | sector << 22 | compression << 23
