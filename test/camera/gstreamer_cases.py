@@ -323,37 +323,23 @@ TILED = 0x0300000000606010
 DMABUF = 'video/x-raw(memory:DMABuf)'
 
 
-@pytest.mark.parametrize(
-    ('accepted', 'offers', 'expected'),
-    [
-        # The source prefers I420.
-        ([('NV12', LINEAR)], f'video/x-raw,format=I420,{SIZE};{CAPS}', ('NV12', LINEAR)),
-        ([], f'video/x-raw,format=ABGR64_LE,{SIZE};{CAPS}', ('NV12', LINEAR)),
-        # Tiled dma-bufs, and LINEAR ones.
-        (
-            [('NV12', TILED)],
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};'
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE}',
-            ('NV12', TILED),
-        ),
-        (
-            [],
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE};'
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}',
-            ('NV12', LINEAR),
-        ),
-        # NVIDIA's generic modifier has two numbers: the consumer uses one, the source the other.
-        (
-            [('NV12', 3 << 56 | 0x14)],
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};'
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x03000000000fe014,{SIZE}',
-            ('NV12', 3 << 56 | 0xFE014),
-        ),
-        # Old caps for dma-bufs don't name a modifier.
-        ([], f'{DMABUF},format=NV12,{SIZE};{CAPS}', ('NV12', LINEAR)),
-        ([('NV12', INVALID)], f'{CAPS};{DMABUF},format=NV12,{SIZE}', ('NV12', INVALID)),
-    ],
-)
+@pytest.mark.parametrize(('accepted', 'offers', 'expected'), [
+    # The source prefers I420.
+    ([('NV12', LINEAR)], f'video/x-raw,format=I420,{SIZE};{CAPS}', ('NV12', LINEAR)),
+    ([], f'video/x-raw,format=ABGR64_LE,{SIZE};{CAPS}', ('NV12', LINEAR)),
+    # Tiled dma-bufs, and LINEAR ones.
+    ([('NV12', TILED)], f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};'
+     f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE}', ('NV12', TILED)),
+    ([], f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE};'
+     f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}', ('NV12', LINEAR)),
+    # NVIDIA's generic modifier has two numbers: the consumer uses one, the source the other.
+    ([('NV12', 3 << 56 | 0x14)], f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};'
+     f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x03000000000fe014,{SIZE}',
+     ('NV12', 3 << 56 | 0xFE014)),
+    # Old caps for dma-bufs don't name a modifier.
+    ([], f'{DMABUF},format=NV12,{SIZE};{CAPS}', ('NV12', LINEAR)),
+    ([('NV12', INVALID)], f'{CAPS};{DMABUF},format=NV12,{SIZE}', ('NV12', INVALID)),
+])  # fmt: skip
 def test_a_source_with_a_choice_gives_what_consumers_accept_or_a_program_can_read(
     accepted: list[tuple[str, int]], offers: str, expected: tuple[str, int]
 ) -> None:
@@ -369,20 +355,17 @@ def test_a_source_with_a_choice_gives_what_consumers_accept_or_a_program_can_rea
         assert 'no format that all consumers accept' not in ' '.join(camera.notices())
 
 
-@pytest.mark.parametrize(
-    ('elements', 'format_name'),
-    [
-        ('videotestsrc ! videorate ! videoflip method=clockwise', 'NV12'),
-        # A converter loses as little as possible.
-        ('videotestsrc ! video/x-raw,format=I420_10LE ! videoconvert', 'P010'),
-        ('videotestsrc ! video/x-raw,format=RGBA64_LE ! videoconvert', 'AR24'),
-        # Tiled frames in plain memory can't be copied.
-        ('videotestsrc ! video/x-raw,format=NV12_4L4 ! videoconvert', 'NV12'),
-        ('videotestsrc num-buffers=9 ! jpegenc ! decodebin', 'YU12'),
-        # A fixed format stays.
-        ('videotestsrc ! video/x-raw,format=UYVY', 'UYVY'),
-    ],
-)
+@pytest.mark.parametrize(('elements', 'format_name'), [
+    ('videotestsrc ! videorate ! videoflip method=clockwise', 'NV12'),
+    # A converter loses as little as possible.
+    ('videotestsrc ! video/x-raw,format=I420_10LE ! videoconvert', 'P010'),
+    ('videotestsrc ! video/x-raw,format=RGBA64_LE ! videoconvert', 'AR24'),
+    # Tiled frames in plain memory can't be copied.
+    ('videotestsrc ! video/x-raw,format=NV12_4L4 ! videoconvert', 'NV12'),
+    ('videotestsrc num-buffers=9 ! jpegenc ! decodebin', 'YU12'),
+    # A fixed format stays.
+    ('videotestsrc ! video/x-raw,format=UYVY', 'UYVY'),
+])  # fmt: skip
 def test_without_consumers_a_format_is_asked_for_that_a_program_can_read(
     elements: str, format_name: str
 ) -> None:
@@ -437,28 +420,22 @@ def test_one_whom_nothing_suits_does_not_cost_the_others_a_format_that_they_can_
         assert any('accept (NV12 INVALID)' in notice for notice in opened.camera.notices())
 
 
-@pytest.mark.parametrize(
-    ('what', 'silent', 'words'),
-    [
-        ('error-at=100', WAIT_S, r'The cable was pulled \(poll said POLLERR\)'),
-        ('eos-at=100', WAIT_S, 'has ended although its source is live'),
-        ('silent-at=100', 0.3, 'gave no frame for'),
-    ],
-)
+@pytest.mark.parametrize(('what', 'silent', 'words'), [
+    ('error-at=100', WAIT_S, r'The cable was pulled \(poll said POLLERR\)'),
+    ('eos-at=100', WAIT_S, 'has ended although its source is live'),
+    ('silent-at=100', 0.3, 'gave no frame for'),
+])  # fmt: skip
 def test_a_live_source_that_stops_is_lost(what: str, silent: float, words: str) -> None:
     with streaming(f'zcframes live=1 {what} {TIGHT}', silent=silent) as opened:
         error = capture_until_error(opened.camera)
         assert isinstance(error, CameraLostError) and re.search(words, str(error))
 
 
-@pytest.mark.parametrize(
-    ('first', 'later', 'consumers'),
-    [
-        ('video/x-raw,format=NV12', 'video/x-raw,format=NV12,width=32', ()),
-        ('video/x-raw,format=NV12', 'video/x-raw,format=NV21', (NPU,)),
-        (f'{DMABUF},format=DMA_DRM,drm-format=NV12', 'video/x-raw,format=NV12', (NPU,)),
-    ],
-)
+@pytest.mark.parametrize(('first', 'later', 'consumers'), [
+    ('video/x-raw,format=NV12', 'video/x-raw,format=NV12,width=32', ()),
+    ('video/x-raw,format=NV12', 'video/x-raw,format=NV21', (NPU,)),
+    (f'{DMABUF},format=DMA_DRM,drm-format=NV12', 'video/x-raw,format=NV12', (NPU,)),
+])  # fmt: skip
 def test_another_format_or_kind_of_memory_is_a_changed_camera(
     first: str, later: str, consumers: tuple[BufferConstraints, ...]
 ) -> None:
@@ -592,19 +569,13 @@ def test_what_cannot_be_is_said_in_one_sentence(
 _QUOTES = 'leave out quotes and backslashes'
 
 
-@pytest.mark.parametrize(
-    ('pipeline', 'words'),
-    [
-        ('"videotestsrc ! videoconvert"', 'begins with a quote; leave out'),
-        (
-            'gst-launch-1.0 -v videotestsrc ! videoconvert',
-            'leave out that program and its options',
-        ),
-        ('videotestsrc ! "video/x-raw, format=NV12" ! videoscale', f'syntax error; {_QUOTES}'),
-        (r'videotestsrc ! video/x-raw\(memory:DMABuf\)', f'caps.*{_QUOTES}'),
-        ('videotestsrc ! autovideosink', "ends with the sink 'autovideosink'; leave that out"),
-    ],
-)
+@pytest.mark.parametrize(('pipeline', 'words'), [
+    ('"videotestsrc ! videoconvert"', 'begins with a quote; leave out'),
+    ('gst-launch-1.0 -v videotestsrc ! videoconvert', 'leave out that program and its options'),
+    ('videotestsrc ! "video/x-raw, format=NV12" ! videoscale', f'syntax error; {_QUOTES}'),
+    (r'videotestsrc ! video/x-raw\(memory:DMABuf\)', f'caps.*{_QUOTES}'),
+    ('videotestsrc ! autovideosink', "ends with the sink 'autovideosink'; leave that out"),
+])  # fmt: skip
 def test_what_is_for_a_shell_is_named(pipeline: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check_description(pipeline)
@@ -671,27 +642,24 @@ def picture_of(pipeline: str) -> Pixels:
         return picture.convert(planes)
 
 
-@pytest.mark.parametrize(
-    ('fmt', 'colorimetry', 'height'),
-    [
-        ('NV12', '', 48),
-        ('NV12', '', 720),
-        ('YUY2', 'bt2020', 48),
-        ('NV12', '1:3:5:1', 48),
-        # From a webcam, and from jpegdec, which has no more information about the colours.
-        ('I420', '1:4:7:1', 720),
-        ('I420', '1:4:0:0', 48),
-        # NTSC as MPEG-2 decoders describe it.
-        ('I420', '2:4:4:2', 720),
-        ('GRAY8', '', 720),
-        ('GRAY8', '1:4:0:0', 48),
-        ('GRAY16_LE', 'bt709', 48),
-        # The string's range is used, and the matrix of R, G, B.
-        ('RGB', '', 48),
-        ('BGRx', '2:1:7:1', 48),
-        ('RGB', 'bt709', 48),
-    ],
-)
+@pytest.mark.parametrize(('fmt', 'colorimetry', 'height'), [
+    ('NV12', '', 48),
+    ('NV12', '', 720),
+    ('YUY2', 'bt2020', 48),
+    ('NV12', '1:3:5:1', 48),
+    # From a webcam, and from jpegdec, which has no more information about the colours.
+    ('I420', '1:4:7:1', 720),
+    ('I420', '1:4:0:0', 48),
+    # NTSC as MPEG-2 decoders describe it.
+    ('I420', '2:4:4:2', 720),
+    ('GRAY8', '', 720),
+    ('GRAY8', '1:4:0:0', 48),
+    ('GRAY16_LE', 'bt709', 48),
+    # The string's range is used, and the matrix of R, G, B.
+    ('RGB', '', 48),
+    ('BGRx', '2:1:7:1', 48),
+    ('RGB', 'bt709', 48),
+])  # fmt: skip
 def test_pictures_have_the_colours_that_gstreamer_shows(
     fmt: str, colorimetry: str, height: int, tmp_path: Path
 ) -> None:
@@ -711,13 +679,10 @@ def test_pictures_have_the_colours_that_gstreamer_shows(
 WHOLE_WIDTH, WHOLE_HEIGHT = 128, 96
 # For each plane: bytes of an element, and the pixels in x and y that it covers.
 PLANES = {
-    'NV12': ((1, 1, 1), (2, 2, 2)),
-    'I420': ((1, 1, 1), (1, 2, 2), (1, 2, 2)),
-    'Y42B': ((1, 1, 1), (1, 2, 1), (1, 2, 1)),
-    'YUY2': ((4, 2, 1),),
-    'RGB': ((3, 1, 1),),
+    'NV12': ((1, 1, 1), (2, 2, 2)), 'I420': ((1, 1, 1), (1, 2, 2), (1, 2, 2)),
+    'Y42B': ((1, 1, 1), (1, 2, 1), (1, 2, 1)), 'YUY2': ((4, 2, 1),), 'RGB': ((3, 1, 1),),
     'GRAY16_LE': ((2, 1, 1),),
-}
+}  # fmt: skip
 
 
 # Elements, and the part of the picture that they keep: x, y, width and height.

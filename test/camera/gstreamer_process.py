@@ -100,14 +100,9 @@ def run_cases(
     arguments = ['-m', 'pytest', '-q', *arguments, *(str(HERE / name) for name in cases)]
     command, environment = python_with(*arguments, plugins=plugins, newer=newer)
     result = subprocess.run(
-        command,
-        env={**environment, **(variables or {})},
-        cwd=HERE.parents[1],
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT_S,
-        check=False,
-    )
+        command, env={**environment, **(variables or {})}, cwd=HERE.parents[1],
+        capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
+    )  # fmt: skip
     if not report.is_file():
         said = f'{result.stdout[-5000:]}{result.stderr[-5000:]}'
         ended = f'{", ".join(map(str, cases))} ended with status {result.returncode}'

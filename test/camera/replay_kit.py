@@ -44,7 +44,6 @@ from zc_perception.negotiation.constraints import BufferConstraints
 NOW_NS = 5_000_000_000
 STORE = get_typestore(Stores.ROS2_JAZZY)
 IMAGE, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
-Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def configure(camera: DrawnCamera, *, slots: int = 4, **constraints: Any) -> None:
@@ -172,18 +171,6 @@ def write_mcap(path: Path, entries: Sequence[Entry]) -> Path:
             )
         writer.finish()
     return path
-
-
-def nv12_rows(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Stack both planes as rows of one picture, like ROS's nv12."""
-    return np.vstack([luma, chroma.reshape(chroma.shape[0], -1)])
-
-
-def random_planes(width: int, height: int, seed: int = 0) -> Planes:
-    rng = np.random.default_rng(seed)
-    return rng.integers(0, 256, (height, width), np.uint8), rng.integers(
-        0, 256, (height // 2, width // 2, 2), np.uint8
-    )
 
 
 def png_chunk(kind: bytes, content: bytes) -> bytes:

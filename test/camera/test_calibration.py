@@ -159,21 +159,18 @@ def with_model(lines: str, data: str, columns: int) -> str:
     return f'{before}distortion_coefficients:{new}{rest}'
 
 
-@pytest.mark.parametrize(
-    ('lines', 'data', 'columns', 'model'),
-    [
-        # camera_calibration from November 2019 to August 2020
-        ('camera_model: fisheye\n', D4, 4, 'equidistant'),
-        # camera_calibration of Foxy and Galactic, which always writes 'cols: 5'
-        ('distortion_model: rational_polynomial\n', D8, 5, 'rational_polynomial'),
-        # written by hand
-        ('distortion_model: EQUIDISTANT\n', D4, 4, 'equidistant'),
-        ('camera_model: pinhole\ndistortion_model: equidistant\n', D4, 4, 'equidistant'),
-        # OpenCV's own calibrator, completed
-        ('fisheye_model: 1\n', D4, 4, 'equidistant'),
-        ('fisheye_model: 0\ndistortion_model: plumb_bob\n', D4, 4, 'plumb_bob'),
-    ],
-)
+@pytest.mark.parametrize(('lines', 'data', 'columns', 'model'), [
+    # camera_calibration from November 2019 to August 2020
+    ('camera_model: fisheye\n', D4, 4, 'equidistant'),
+    # camera_calibration of Foxy and Galactic, which always writes 'cols: 5'
+    ('distortion_model: rational_polynomial\n', D8, 5, 'rational_polynomial'),
+    # written by hand
+    ('distortion_model: EQUIDISTANT\n', D4, 4, 'equidistant'),
+    ('camera_model: pinhole\ndistortion_model: equidistant\n', D4, 4, 'equidistant'),
+    # OpenCV's own calibrator, completed
+    ('fisheye_model: 1\n', D4, 4, 'equidistant'),
+    ('fisheye_model: 0\ndistortion_model: plumb_bob\n', D4, 4, 'plumb_bob'),
+])  # fmt: skip
 def test_models_as_other_versions_and_programs_write_them(
     lines: str, data: str, columns: int, model: str
 ) -> None:
@@ -352,15 +349,12 @@ def test_the_message_that_ros_has_is_filled() -> None:
     assert from_camera_info(message, 'front') == made
 
 
-@pytest.mark.parametrize(
-    ('changes', 'message'),
-    [
-        ({'width': 0}, 'image_width is 0'),
-        ({'distortion_model': 'omni'}, "distortion_model is 'omni'; it must be one of plumb_bob"),
-        ({'k': [math.nan] * 9}, 'camera_matrix has the value nan'),
-        ({'p': [1.0] * 11}, r'projection_matrix has 11 values; it must have 12 \(3x4\)'),
-    ],
-)
+@pytest.mark.parametrize(('changes', 'message'), [
+    ({'width': 0}, 'image_width is 0'),
+    ({'distortion_model': 'omni'}, "distortion_model is 'omni'; it must be one of plumb_bob"),
+    ({'k': [math.nan] * 9}, 'camera_matrix has the value nan'),
+    ({'p': [1.0] * 11}, r'projection_matrix has 11 values; it must have 12 \(3x4\)'),
+])  # fmt: skip
 def test_a_camera_info_that_can_not_be_is_refused(
     changes: dict[str, object], message: str
 ) -> None:
@@ -381,20 +375,14 @@ def package_folder(name: str) -> str:
     return '/opt/share/robot'
 
 
-@pytest.mark.parametrize(
-    ('url', 'environment', 'expected'),
-    [
-        ('', {'HOME': '/h', 'ROS_HOME': '/r'}, '/r/camera_info/front_left.yaml'),
-        ('file:///etc/cam.yaml', HOME, '/etc/cam.yaml'),
-        ('file://${ROS_HOME}/x/${NAME}-${NAME}.yml', HOME, '/h/.ros/x/front_left-front_left.yml'),
-        (
-            'package://robot/calibration/${NAME}.yaml',
-            HOME,
-            '/opt/share/robot/calibration/front_left.yaml',
-        ),
-        ('FILE:///x.yaml', HOME, '/x.yaml'),
-    ],
-)
+@pytest.mark.parametrize(('url', 'environment', 'expected'), [
+    ('', {'HOME': '/h', 'ROS_HOME': '/r'}, '/r/camera_info/front_left.yaml'),
+    ('file:///etc/cam.yaml', HOME, '/etc/cam.yaml'),
+    ('file://${ROS_HOME}/x/${NAME}-${NAME}.yml', HOME, '/h/.ros/x/front_left-front_left.yml'),
+    ('package://robot/calibration/${NAME}.yaml', HOME,
+     '/opt/share/robot/calibration/front_left.yaml'),
+    ('FILE:///x.yaml', HOME, '/x.yaml'),
+])  # fmt: skip
 def test_urls(url: str, environment: dict[str, str], expected: str) -> None:
     assert calibration_path(
         url, 'front/left', package_folder=package_folder, environment=environment

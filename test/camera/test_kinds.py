@@ -80,23 +80,14 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
 
 
 @pytest.mark.usefixtures('own_package')
-@pytest.mark.parametrize(
-    ('kind', 'message'),
-    [
-        (
-            'own_gray',
-            r"camera 'own_gray' is not known; it must be one of synthetic, .*, gone, misnamed, "
-            r"number, own_grey, unfinished; did you mean 'own_grey'\?",
-        ),
-        (
-            'misnamed',
-            (
-                r"'misnamed' of package .* AttributeError: .*'Gray'.*; try: python3 -c \"from "
-                r'own_grey import Gray\"'
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(('kind', 'message'), [
+    ('own_gray',
+     r"camera 'own_gray' is not known; it must be one of synthetic, .*, gone, misnamed, "
+     r"number, own_grey, unfinished; did you mean 'own_grey'\?"),
+    ('misnamed',
+     (r"'misnamed' of package .* AttributeError: .*'Gray'.*; try: python3 -c \"from "
+      r'own_grey import Gray\"')),
+])  # fmt: skip
 def test_a_kind_that_cannot_be_used_is_named(kind: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         CAMERAS.load(kind)
@@ -176,22 +167,15 @@ def test_a_kind_s_parameter_can_not_have_the_name_of_the_node_s_own(
         list(NODES['capture'])
 
 
-@pytest.mark.parametrize(
-    ('declared', 'message'),
-    [
-        (
-            "(ParameterSpec('gain', 12, '', '', 0, 9),)",
-            "can't be imported (wrong:Wrong): the default of parameter 'gain' is 12; it must be "
-            'an integer from 0 to 9',
-        ),
-        (
-            "(ParameterSpec('gain', {}, ''),)",
-            "the default of parameter 'gain' is {}; it must be a boolean (true or false), an",
-        ),
-        ('None', "camera 'wrong' of package 'own-wrong' has PARAMETERS = None; it must be"),
-        ("('gain',)", "has PARAMETERS = ('gain',); it must be a tuple"),
-    ],
-)
+@pytest.mark.parametrize(('declared', 'message'), [
+    ("(ParameterSpec('gain', 12, '', '', 0, 9),)",
+     "can't be imported (wrong:Wrong): the default of parameter 'gain' is 12; it must be "
+     'an integer from 0 to 9'),
+    ("(ParameterSpec('gain', {}, ''),)",
+     "the default of parameter 'gain' is {}; it must be a boolean (true or false), an"),
+    ('None', "camera 'wrong' of package 'own-wrong' has PARAMETERS = None; it must be"),
+    ("('gain',)", "has PARAMETERS = ('gain',); it must be a tuple"),
+])  # fmt: skip
 def test_a_wrong_declaration_costs_the_other_kinds_nothing(
     declared: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -436,18 +436,15 @@ def with_stray(data: bytes, stray: bytes, place: int | None = None) -> bytes:
 
 
 IRREGULAR = {
-    'no end': BARE,
-    'no end, zeros': BARE + bytes(5000),
-    'no end, ones': BARE + b'\xff' * 300,
+    'no end': BARE, 'no end, zeros': BARE + bytes(5000), 'no end, ones': BARE + b'\xff' * 300,
     'half of the end, zeros': BARE + b'\xff' + bytes(500),
     'no tables, no end, zeros': without_tables(WHOLE)[:-2] + bytes(777),
     'a zero before each segment': with_stray(WHOLE, b'\0'),
     'a byte before the first segment': with_stray(WHOLE, b'\x42', 0),
     'a half marker before the data': with_stray(WHOLE, b'\xff\0', len(segments(WHOLE)) - 1),
-    'begins twice': WHOLE[:2] + WHOLE,
-    'zeros before the beginning': bytes(4) + WHOLE,
+    'begins twice': WHOLE[:2] + WHOLE, 'zeros before the beginning': bytes(4) + WHOLE,
     'stray bytes, no end, zeros': with_stray(WHOLE, b'\0\x17')[:-2] + bytes(900),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('data', IRREGULAR.values(), ids=IRREGULAR)

@@ -130,19 +130,13 @@ def by_stream(path: Path) -> int:
     return count
 
 
-@pytest.mark.parametrize(
-    ('fourcc', 'encoding', 'layout'),
-    [
-        ('NV12', 'nv12', {'stride_align': 256, 'height_align': 64, 'offset_align': 4096}),
-        ('NV12', 'nv12', {'buffer_per_plane': True, 'stride_align': 96}),
-        ('YUYV', 'yuyv', {'stride_align': 160}),
-        ('P010', 'P010', {'stride_align': 256}),
-        ('R8  ', 'mono8', {}),
-        ('YU12', 'YU12', {'stride_align': 128}),
-        ('UYVY', 'uyvy', {}),
-        ('BG24', 'rgb8', {'stride_align': 96}),
-    ],
-)
+@pytest.mark.parametrize(('fourcc', 'encoding', 'layout'), [
+    ('NV12', 'nv12', {'stride_align': 256, 'height_align': 64, 'offset_align': 4096}),
+    ('NV12', 'nv12', {'buffer_per_plane': True, 'stride_align': 96}),
+    ('YUYV', 'yuyv', {'stride_align': 160}), ('P010', 'P010', {'stride_align': 256}),
+    ('R8  ', 'mono8', {}), ('YU12', 'YU12', {'stride_align': 128}), ('UYVY', 'uyvy', {}),
+    ('BG24', 'rgb8', {'stride_align': 96}),
+])  # fmt: skip
 def test_every_reader_gets_what_was_recorded(
     fourcc: str, encoding: str, layout: dict[str, Any], tmp_path: Path, make_pool: MakePool
 ) -> None:
@@ -322,15 +316,12 @@ def test_a_recording_goes_on_in_its_folder(tmp_path: Path, make_pool: MakePool) 
     assert [file['message_count'] for file in information['files']] == [4, 2]
 
 
-@pytest.mark.parametrize(
-    ('name', 'message'),
-    [
-        ('a.mcap', r'is a folder; leave \.mcap out of the name'),
-        ('file', "'.*/file' is a file; set parameter 'path' to another folder"),
-        ('file/a', "can't be made: Not a directory; set parameter 'path' to another folder"),
-        ('other', 'has a recording of another kind; choose another path'),
-    ],
-)
+@pytest.mark.parametrize(('name', 'message'), [
+    ('a.mcap', r'is a folder; leave \.mcap out of the name'),
+    ('file', "'.*/file' is a file; set parameter 'path' to another folder"),
+    ('file/a', "can't be made: Not a directory; set parameter 'path' to another folder"),
+    ('other', 'has a recording of another kind; choose another path'),
+])  # fmt: skip
 def test_folders_that_can_not_be_written_are_named(
     name: str, message: str, tmp_path: Path
 ) -> None:

@@ -33,9 +33,7 @@ from camera.replay_kit import (
     IMAGE,
     image,
     NOW_NS,
-    nv12_rows,
     played,
-    random_planes,
     replay,
     serialized,
     STORE,
@@ -47,6 +45,7 @@ import cv2
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
+from numpy.typing import NDArray
 import pytest
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
@@ -63,7 +62,18 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT, FRAMES = 64, 48, 5
 SECOND, START, PERIOD = 1_000_000_000, 1_700_000_000_000_000_000, 40_000_000
 LATENCY = 3_000_000
-PLANES = [random_planes(WIDTH, HEIGHT, seed) for seed in range(FRAMES)]
+PLANES = [
+    (
+        rng.integers(0, 256, (HEIGHT, WIDTH), np.uint8),
+        rng.integers(0, 256, (HEIGHT // 2, WIDTH // 2, 2), np.uint8),
+    )
+    for rng in map(np.random.default_rng, range(FRAMES))
+]
+
+
+def nv12_rows(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Stack both planes as rows of one picture, like ROS's nv12."""
+    return np.vstack([luma, chroma.reshape(chroma.shape[0], -1)])
 
 
 def stamp(index: int) -> int:
@@ -190,15 +200,12 @@ def stamps_of_rounds(path: Path, frames: int, **options: Any) -> list[list[int]]
     return [stamps[i : i + frames] for i in range(0, len(stamps), frames)]
 
 
-@pytest.mark.parametrize(
-    ('recorded', 'jump'),
-    [
-        pytest.param(lambda i: i * PERIOD * 2, 0, id='simulation at half speed'),
-        pytest.param(lambda i: i * PERIOD // 2, 0, id='simulation at double speed'),
-        pytest.param(lambda i: i * PERIOD + (i > 0) * (SECOND - 2) + i % 3, 0, id='delay'),
-        pytest.param(lambda i: i * PERIOD, 3600 * SECOND, id='clock set'),
-    ],
-)
+@pytest.mark.parametrize(('recorded', 'jump'), [
+    pytest.param(lambda i: i * PERIOD * 2, 0, id='simulation at half speed'),
+    pytest.param(lambda i: i * PERIOD // 2, 0, id='simulation at double speed'),
+    pytest.param(lambda i: i * PERIOD + (i > 0) * (SECOND - 2) + i % 3, 0, id='delay'),
+    pytest.param(lambda i: i * PERIOD, 3600 * SECOND, id='clock set'),
+])  # fmt: skip
 def test_the_pace_is_even_whatever_the_recorder_s_clock_did(
     recorded: Callable[[int], int], jump: int, tmp_path: Path
 ) -> None:
@@ -332,30 +339,16 @@ TROUBLE = 'has stamps that are 0 or repeat: these frames get the times of record
 BACK = 'has stamps that go back: they stay as they are'
 
 
-@pytest.mark.parametrize(
-    ('recorded', 'given', 'notices'),
-    [
-        pytest.param(
-            [SINCE_BOOT, SINCE_BOOT + PERIOD, 0, SINCE_BOOT + 3 * PERIOD, 0],
-            [SINCE_BOOT + i * PERIOD for i in range(FRAMES)],
-            [TROUBLE],
-            id='some 0',
-        ),
-        pytest.param(
-            [stamp(3), stamp(4), stamp(0), stamp(1), stamp(2)],
-            [stamp(3), stamp(4), stamp(0), stamp(1), stamp(2)],
-            [BACK],
-            id='back',
-        ),
-        pytest.param(
-            [0, SINCE_BOOT, SINCE_BOOT, SINCE_BOOT + 2 * PERIOD, SINCE_BOOT + 3 * PERIOD],
-            [stamp(0), *(SINCE_BOOT + i * PERIOD for i in range(4))],
-            [TROUBLE, BACK],
-            id='0 at first',
-        ),
-        pytest.param([stamp(i) for i in range(FRAMES)], None, [], id='good'),
-    ],
-)
+@pytest.mark.parametrize(('recorded', 'given', 'notices'), [
+    pytest.param([SINCE_BOOT, SINCE_BOOT + PERIOD, 0, SINCE_BOOT + 3 * PERIOD, 0],
+                 [SINCE_BOOT + i * PERIOD for i in range(FRAMES)], [TROUBLE], id='some 0'),
+    pytest.param([stamp(3), stamp(4), stamp(0), stamp(1), stamp(2)],
+                 [stamp(3), stamp(4), stamp(0), stamp(1), stamp(2)], [BACK], id='back'),
+    pytest.param([0, SINCE_BOOT, SINCE_BOOT, SINCE_BOOT + 2 * PERIOD, SINCE_BOOT + 3 * PERIOD],
+                 [stamp(0), *(SINCE_BOOT + i * PERIOD for i in range(4))], [TROUBLE, BACK],
+                 id='0 at first'),
+    pytest.param([stamp(i) for i in range(FRAMES)], None, [], id='good'),
+])  # fmt: skip
 def test_recorded_stamps_that_say_nothing_become_times_of_recording(
     recorded: list[int], given: list[int] | None, notices: list[str], tmp_path: Path
 ) -> None:
@@ -458,27 +451,15 @@ def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> 
                 assert camera.capture() is None
 
 
-@pytest.mark.parametrize(
-    ('prepare', 'message'),
-    [
-        (
-            lambda folder: None,
-            'has no picture and no recording, it has nothing; pictures end in .png',
-        ),
-        (
-            lambda folder: (folder / 'a.png').write_bytes(b'x'),
-            "a.png' can't be decoded; remove it, or convert it to PNG",
-        ),
-        (
-            lambda folder: write_picture(folder / 'a.png', 1, 1, 1),
-            'its pictures are 1x1; they must be at least 2x2',
-        ),
-        (
-            lambda folder: cv2.imwrite(str(folder / 'a.tiff'), np.ones((9, 9), np.float32)),
-            r"a\.tiff' has pixels of type float32; only pixels of",
-        ),
-    ],
-)
+@pytest.mark.parametrize(('prepare', 'message'), [
+    (lambda folder: None, 'has no picture and no recording, it has nothing; pictures end in .png'),
+    (lambda folder: (folder / 'a.png').write_bytes(b'x'),
+     "a.png' can't be decoded; remove it, or convert it to PNG"),
+    (lambda folder: write_picture(folder / 'a.png', 1, 1, 1),
+     'its pictures are 1x1; they must be at least 2x2'),
+    (lambda folder: cv2.imwrite(str(folder / 'a.tiff'), np.ones((9, 9), np.float32)),
+     r"a\.tiff' has pixels of type float32; only pixels of"),
+])  # fmt: skip
 def test_folders_that_can_not_be_played_are_named(
     prepare: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
@@ -489,11 +470,10 @@ def test_folders_that_can_not_be_played_are_named(
 
 @pytest.mark.parametrize('form', ['nv12', 'yuv420p'])
 def test_raw_frames_are_played_from_a_container(form: str, tmp_path: Path) -> None:
-    frames = [random_planes(WIDTH, HEIGHT, seed) for seed in range(3)]
-    three = [(luma, chroma[..., 0], chroma[..., 1]) for luma, chroma in frames]
-    pictures = frames if form == 'nv12' else three
+    three = [(luma, chroma[..., 0], chroma[..., 1]) for luma, chroma in PLANES]
+    pictures = PLANES if form == 'nv12' else three
     path = write_video(tmp_path / 'clip.nut', 'rawvideo', pictures, form)
-    for (_, planes), expected in zip(played(replay(path)), frames, strict=True):
+    for (_, planes), expected in zip(played(replay(path)), PLANES, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
     for name in ('clip.nv12', 'clip.yuv'):
         path.rename(tmp_path / name)

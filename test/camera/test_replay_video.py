@@ -35,7 +35,6 @@ from camera.video_kit import (
     compressed_video,
     frame_of,
     halved,
-    INTERLACED,
     Planes,
     psnr,
     RATE,
@@ -64,6 +63,7 @@ from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 LENGTH = 24
+INTERLACED = {'flags': '+ildct+ilme'}
 
 
 class Played(NamedTuple):
@@ -252,14 +252,11 @@ def test_frames_have_the_colorimetry_of_the_file_and_its_samples(
     assert all(map(same, found.planes, map(nv12, pictures)))
 
 
-@pytest.mark.parametrize(
-    ('said', 'words'),
-    [
-        ({'colorspace': 9, 'color_trc': 16}, r'its transfer is PQ \(HDR\)'),
-        ({'colorspace': 1, 'color_trc': 8}, r'its transfer is linear'),
-        ({'colorspace': 7}, 'its colour matrix is smpte240m; .* only bt709, bt601, bt2020'),
-    ],
-)
+@pytest.mark.parametrize(('said', 'words'), [
+    ({'colorspace': 9, 'color_trc': 16}, r'its transfer is PQ \(HDR\)'),
+    ({'colorspace': 1, 'color_trc': 8}, r'its transfer is linear'),
+    ({'colorspace': 7}, 'its colour matrix is smpte240m; .* only bt709, bt601, bt2020'),
+])  # fmt: skip
 def test_colours_without_a_conversion_are_refused_by_name(
     tmp_path: Path, said: dict[str, int], words: str
 ) -> None:
@@ -275,15 +272,12 @@ def upright(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-@pytest.mark.parametrize(
-    ('matrix', 'turned'),
-    [
-        ((0, 1, -1, 0), lambda plane: np.rot90(plane, -1)),
-        ((-1, 0, 0, -1), lambda plane: np.rot90(plane, 2)),
-        ((-1, 0, 0, 1), np.fliplr),
-        ((0, -1, -1, 0), lambda plane: np.rot90(np.swapaxes(plane, 0, 1), 2)),
-    ],
-)
+@pytest.mark.parametrize(('matrix', 'turned'), [
+    ((0, 1, -1, 0), lambda plane: np.rot90(plane, -1)),
+    ((-1, 0, 0, -1), lambda plane: np.rot90(plane, 2)),
+    ((-1, 0, 0, 1), np.fliplr),
+    ((0, -1, -1, 0), lambda plane: np.rot90(np.swapaxes(plane, 0, 1), 2)),
+])  # fmt: skip
 def test_pictures_are_turned_as_the_file_says(
     tmp_path: Path,
     upright: Path,
@@ -712,13 +706,10 @@ def test_beside_what_a_video_was_made_of_it_is_played_by_name_only(tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize(
-    ('kind', 'options', 'message'),
-    [
-        ('h266', {}, r"format 'h266' is none of h264, h265, vp9, av1"),
-        ('h264', {'tune': 'film', 'bf': '2', 'b-adapt': '0'}, r'has B-frames.*max_b_frames: 0'),
-    ],
-)
+@pytest.mark.parametrize(('kind', 'options', 'message'), [
+    ('h266', {}, r"format 'h266' is none of h264, h265, vp9, av1"),
+    ('h264', {'tune': 'film', 'bf': '2', 'b-adapt': '0'}, r'has B-frames.*max_b_frames: 0'),
+])  # fmt: skip
 def test_what_can_not_be_played_is_named(
     kind: str, options: dict[str, str], message: str, tmp_path: Path
 ) -> None:
@@ -735,15 +726,10 @@ ORIENTATION, SHORT, LONG = 0x0112, 3, 4
 
 # EXIF's definition: what a viewer does to the stored picture so that it stands upright.
 SEEN: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    1: lambda stored: stored,
-    2: np.fliplr,
-    3: lambda stored: np.rot90(stored, 2),
-    4: np.flipud,
-    5: lambda stored: stored.swapaxes(0, 1),
-    6: lambda stored: np.rot90(stored, -1),
-    7: lambda stored: np.rot90(stored.swapaxes(0, 1), 2),
-    8: np.rot90,
-}
+    1: lambda stored: stored, 2: np.fliplr, 3: lambda stored: np.rot90(stored, 2), 4: np.flipud,
+    5: lambda stored: stored.swapaxes(0, 1), 6: lambda stored: np.rot90(stored, -1),
+    7: lambda stored: np.rot90(stored.swapaxes(0, 1), 2), 8: np.rot90,
+}  # fmt: skip
 
 
 def stored_picture() -> NDArray[np.uint8]:

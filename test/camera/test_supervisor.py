@@ -105,14 +105,11 @@ class Bench:
         self.frames: queue.Queue[int] = queue.Queue()
         self.conditions: queue.Queue[CameraCondition] = queue.Queue()
         self.supervisor = CameraSupervisor(
-            'camera under test',
-            self._open,
-            self._prepare,
-            lambda frame: self.frames.put(frame.number),
-            self.conditions.put,
+            'camera under test', self._open, self._prepare,
+            lambda frame: self.frames.put(frame.number), self.conditions.put,
             before_close=lambda: self.closed_before.append([each.closed for each in self.cameras]),
             first_retry_s=0.001,
-        )
+        )  # fmt: skip
 
     def _open(self, identity: str) -> Any:
         self.wanted.append(identity)

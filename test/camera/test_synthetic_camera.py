@@ -326,15 +326,10 @@ def test_palettes_for_training_and_testing_do_not_meet() -> None:
     assert scene.PALETTES['held_out'][1] + 2 * rounding < scene.PALETTES['train'][0] + 360
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'named'),
-    [
-        ((641, 360), 'width .* 641'),
-        ((640, 0), 'height .* 64 .* 0'),
-        ((640, 360, -1), 'seed .* -1'),
-        ((640, 360, 0, 'pastel'), "palette .* 'pastel'"),
-    ],
-)
+@pytest.mark.parametrize(('arguments', 'named'), [
+    ((641, 360), 'width .* 641'), ((640, 0), 'height .* 64 .* 0'), ((640, 360, -1), 'seed .* -1'),
+    ((640, 360, 0, 'pastel'), "palette .* 'pastel'"),
+])  # fmt: skip
 def test_impossible_scenes_are_refused(arguments: tuple[Any, ...], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         RoadScene(*arguments)

@@ -410,15 +410,12 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
     assert 'decoder' in refused['MJPG'] and 'ISP' in refused['RGGB']
 
 
-@pytest.mark.parametrize(
-    ('name', 'fields', 'matrix', 'span'),
-    [
-        ('NV12', V4l2Colorimetry(3), Matrix.BT709, Range.LIMITED),
-        # The package has no name for SMPTE 240M.
-        ('NV12', V4l2Colorimetry(2), Matrix.BT601, Range.LIMITED),
-        ('RGB3', V4l2Colorimetry(8), Matrix.RGB, Range.FULL),
-    ],
-)
+@pytest.mark.parametrize(('name', 'fields', 'matrix', 'span'), [
+    ('NV12', V4l2Colorimetry(3), Matrix.BT709, Range.LIMITED),
+    # The package has no name for SMPTE 240M.
+    ('NV12', V4l2Colorimetry(2), Matrix.BT601, Range.LIMITED),
+    ('RGB3', V4l2Colorimetry(8), Matrix.RGB, Range.FULL),
+])  # fmt: skip
 def test_colours_are_the_drivers_own_or_the_usual_ones(
     name: str, fields: V4l2Colorimetry, matrix: Matrix, span: Range
 ) -> None:
@@ -506,24 +503,15 @@ MENU = ControlInfo('power_line', 'menu', 0, 3, menu={0: 'Disabled', 1: '50 Hz', 
 BITS = ControlInfo('bits', 'bitmask', 0, 0b1101)
 
 
-@pytest.mark.parametrize(
-    ('info', 'value', 'words'),
-    [
-        (INTEGER, 21, r"cam: control 'gain' can't be 21; it takes -5 .. 20 in steps of 5"),
-        (INTEGER, True, r"True, it isn't boolean; it takes -5 .. 20"),
-        (INTEGER, 'much', r"'much'; it takes"),
-        (SWITCH, 2, r'2; it takes true or false'),
-        (MENU, 2, r'2; it takes 0 \(Disabled\), 1 \(50 Hz\), 3 \(Auto\)'),
-        (MENU, '60 Hz', r"did you mean '50 Hz'"),
-        (BITS, 0b10, r'2; it takes bits of 0xd'),
-        (
-            ControlInfo('temperature', 'integer', 0, 100, value=40, read_only=True),
-            1,
-            r'read-only; it is 40',
-        ),
-        (ControlInfo('label', 'string'), 'x', r'v4l2-ctl'),
-    ],
-)
+@pytest.mark.parametrize(('info', 'value', 'words'), [
+    (INTEGER, 21, r"cam: control 'gain' can't be 21; it takes -5 .. 20 in steps of 5"),
+    (INTEGER, True, r"True, it isn't boolean; it takes -5 .. 20"),
+    (INTEGER, 'much', r"'much'; it takes"), (SWITCH, 2, r'2; it takes true or false'),
+    (MENU, 2, r'2; it takes 0 \(Disabled\), 1 \(50 Hz\), 3 \(Auto\)'),
+    (MENU, '60 Hz', r"did you mean '50 Hz'"), (BITS, 0b10, r'2; it takes bits of 0xd'),
+    (ControlInfo('temperature', 'integer', 0, 100, value=40, read_only=True), 1, 'only; it is 40'),
+    (ControlInfo('label', 'string'), 'x', r'v4l2-ctl'),
+])  # fmt: skip
 def test_what_it_refuses(info: ControlInfo, value: int | bool | str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         checked_value('cam', info, value)

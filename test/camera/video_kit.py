@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 RATE = 25
-INTERLACED = {'flags': '+ildct+ilme'}
 Planes = tuple[NDArray[Any], ...]
 
 

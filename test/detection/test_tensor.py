@@ -176,16 +176,13 @@ def check(spec: QuantisedTensorSpec, box: Letterbox, planes: Planes, gap: int = 
 @settings(max_examples=20, deadline=None)
 @given(
     size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    more=st.tuples(st.integers(0, 9), st.integers(0, 9)),
-    tall=st.booleans(),
+    more=st.tuples(st.integers(0, 9), st.integers(0, 9)), tall=st.booleans(),
     channels=st.sampled_from([3, 4]),
     padding=st.tuples(*[st.tuples(st.integers(0, 3), st.integers(0, 3))] * 3),
-    scale=st.floats(1e-4, 1.0),
-    zero_point=st.integers(-300, 300),
-    real=st.tuples(st.floats(-3, 3), st.floats(-3, 3)),
-    pad=st.integers(0, 255),
+    scale=st.floats(1e-4, 1.0), zero_point=st.integers(-300, 300),
+    real=st.tuples(st.floats(-3, 3), st.floats(-3, 3)), pad=st.integers(0, 255),
     gap=st.sampled_from([0, 1, 16]),
-)
+)  # fmt: skip
 def test_geometry_and_quantisation_hold_for_any_model(
     size: tuple[int, int], more: tuple[int, int], tall: bool, channels: int, padding: Padding,
     scale: float, zero_point: int,
@@ -331,15 +328,12 @@ def test_the_picture_lies_even_and_centred_inside_the_input(box: Letterbox) -> N
         assert abs(whole - size - 2 * start) <= 3, 'as much before as behind, in steps of two'
 
 
-@pytest.mark.parametrize(
-    ('source', 'target', 'expected'),
-    [
-        pytest.param((1920, 1080), (640, 640), (640, 360, 0, 140), id='landscape'),
-        pytest.param((1080, 1920), (640, 640), (360, 640, 140, 0), id='portrait'),
-        pytest.param((640, 480), (227, 227), (226, 170, 0, 28), id='odd input'),
-        pytest.param((5000, 3), (640, 384), (640, 2, 0, 190), id='a line'),
-    ],
-)
+@pytest.mark.parametrize(('source', 'target', 'expected'), [
+    pytest.param((1920, 1080), (640, 640), (640, 360, 0, 140), id='landscape'),
+    pytest.param((1080, 1920), (640, 640), (360, 640, 140, 0), id='portrait'),
+    pytest.param((640, 480), (227, 227), (226, 170, 0, 28), id='odd input'),
+    pytest.param((5000, 3), (640, 384), (640, 2, 0, 190), id='a line'),
+])  # fmt: skip
 def test_sizes_and_paddings(
     source: tuple[int, int], target: tuple[int, int], expected: tuple[int, int, int, int]
 ) -> None:

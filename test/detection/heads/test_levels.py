@@ -76,17 +76,10 @@ def test_a_cube_alone_needs_its_layout() -> None:
         assert level['box'].channels_first == (layout == 'nchw')
 
 
-@pytest.mark.parametrize(
-    ('scale', 'fine'),
-    [
-        (0.5, True),
-        (np.float32(0.5), True),
-        (np.full(6, 0.5, np.float32), True),
-        (0.0, False),
-        (np.full(5, 0.5, np.float32), False),
-        (np.array([1, 1, 1, 0, 1, 1], np.float32), False),
-    ],
-)
+@pytest.mark.parametrize(('scale', 'fine'), [
+    (0.5, True), (np.float32(0.5), True), (np.full(6, 0.5, np.float32), True), (0.0, False),
+    (np.full(5, 0.5, np.float32), False), (np.array([1, 1, 1, 0, 1, 1], np.float32), False),
+])  # fmt: skip
 def test_scales(scale: object, fine: bool) -> None:
     tensor = RawTensor(np.full((2, 6), 7, np.int8), scale, 3)  # type: ignore[arg-type]
     if fine:
@@ -220,15 +213,11 @@ def _levels(channels: int, boxes: float = 0.0) -> list[RawTensor]:
     return [RawTensor(part.reshape(1, side, side, -1), layout='nhwc') for part, side in levels]
 
 
-@pytest.mark.parametrize(
-    ('spec', 'outputs'),
-    [
-        (HeadSpec('yolox', FEW, (64, 64), sigmoid=True), _levels(5 + FEW)),
-        (HeadSpec('yolov8', FEW, (64, 64), reg_max=1), _levels(4 + FEW, 0.4)),
-        (HeadSpec('yolov5', FEW, (64, 64), anchors=[[[8, 8]]] * 3), _levels(5 + FEW)),
-    ],
-    ids=lambda value: value.kind if isinstance(value, HeadSpec) else '',
-)
+@pytest.mark.parametrize(('spec', 'outputs'), [
+    (HeadSpec('yolox', FEW, (64, 64), sigmoid=True), _levels(5 + FEW)),
+    (HeadSpec('yolov8', FEW, (64, 64), reg_max=1), _levels(4 + FEW, 0.4)),
+    (HeadSpec('yolov5', FEW, (64, 64), anchors=[[[8, 8]]] * 3), _levels(5 + FEW)),
+], ids=lambda value: value.kind if isinstance(value, HeadSpec) else '')  # fmt: skip
 def test_cells_are_counted_through_all_levels(
     spec: HeadSpec, outputs: Sequence[RawTensor]
 ) -> None:

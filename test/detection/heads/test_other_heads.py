@@ -84,27 +84,21 @@ def test_a_manifest_names_a_head_of_another_package_and_it_decodes(tmp_path: Pat
     ]
 
 
-@pytest.mark.parametrize(
-    ('kind', 'words'),
-    [
-        ('nothing', "head 'nothing' is 3, which is no class derived from zc_"),
-        ('broken', "of package 'half-head' can't be imported (half_head:Missing): Attr"),
-        ('hal', ", broken, half, no_head, nothing; did you mean 'half'"),
-    ],
-)
+@pytest.mark.parametrize(('kind', 'words'), [
+    ('nothing', "head 'nothing' is 3, which is no class derived from zc_"),
+    ('broken', "of package 'half-head' can't be imported (half_head:Missing): Attr"),
+    ('hal', ", broken, half, no_head, nothing; did you mean 'half'"),
+])  # fmt: skip
 def test_what_is_no_head_is_refused_with_its_package(kind: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_head(HeadSpec(kind, 1))
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ('option', 'words'),
-    [
-        ('part: 2', "key 'head.part' is 2; it must be a number from 0.1 to 1.0"),
-        ('reg_max: 4', "head.reg_max is not for head 'half'; it is for yolov8: leave it out"),
-    ],
-)
+@pytest.mark.parametrize(('option', 'words'), [
+    ('part: 2', "key 'head.part' is 2; it must be a number from 0.1 to 1.0"),
+    ('reg_max: 4', "head.reg_max is not for head 'half'; it is for yolov8: leave it out"),
+])  # fmt: skip
 def test_its_own_options_have_rules_as_this_package_s(
     option: str, words: str, tmp_path: Path
 ) -> None:

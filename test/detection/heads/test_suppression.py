@@ -107,14 +107,9 @@ def test_thousands_of_candidates_in_pieces_keep_the_same(classes: int, limit: in
 
 
 @given(
-    st.integers(0, 2**32),
-    st.integers(1, 80),
-    st.integers(1, 30),
-    st.sampled_from([1, 2, 10, 80]),
-    st.floats(0.0, 0.4),
-    st.floats(0.0, 1.0),
-    st.booleans(),
-)
+    st.integers(0, 2**32), st.integers(1, 80), st.integers(1, 30), st.sampled_from([1, 2, 10, 80]),
+    st.floats(0.0, 0.4), st.floats(0.0, 1.0), st.booleans(),
+)  # fmt: skip
 def test_any_crowd_keeps_what_opencv_keeps(
     seed: int, objects: int, each: int, classes: int, spread: float, threshold: float, coarse: bool
 ) -> None:
@@ -205,14 +200,9 @@ def brute_force(
 @pytest.mark.parametrize('channels_first', [False, True])
 @pytest.mark.parametrize('dtype', ['float32', 'int8', 'int16'])
 @given(
-    st.integers(0, 2**32),
-    st.integers(1, 100),
-    st.integers(0, 12),
-    st.integers(1, 12),
-    st.floats(0, 1) | st.integers(0, 9),
-    st.booleans(),
-    st.booleans(),
-)
+    st.integers(0, 2**32), st.integers(1, 100), st.integers(0, 12), st.integers(1, 12),
+    st.floats(0, 1) | st.integers(0, 9), st.booleans(), st.booleans(),
+)  # fmt: skip
 def test_filters_find_what_a_loop_finds(
     channels_first: bool, dtype: str, seed: int, classes: int, rows: int, columns: int,
     score: float, by_sigmoid: bool, quiet: bool,
