@@ -24,7 +24,7 @@ that keep the page or break it. The programs of client/ have memory and UB sanit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -66,6 +66,7 @@ from wire_process import (
     ConsumerProcess,
     ENDED,
     FRAMES_READ,
+    HERE,
     REFUSED,
     RULE_BROKEN,
 )
@@ -84,7 +85,7 @@ from wire_spec import (
 )
 
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import host_id
+from zc_perception.link.announcement import Announcement, host_id, write_announcement
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -94,6 +95,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 VERSION, NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(1, 7)
 CONVERSATIONS = 60
 SEEDS = range(100 if LONG else 1)
+TOPIC, RATE, SIZE = '/image_raw', 100, (64, 48)
 LINEAR = spec.NV12, spec.fourcc('NV21'), spec.P010, spec.YUYV, spec.R8
 FORMATS = *((code, 0) for code in LINEAR), (spec.NV12, spec.INVALID)
 
@@ -285,56 +287,43 @@ def test_both_consumers_say_the_same_of_every_conversation(
     assert min(found['ended'], found['broken']) > CONVERSATIONS // 10, found
 
 
-# Forks while it is connected. Prints how often its descriptor was readable in the half second
-# after the camera's end, while the child still has the connection.
-FORKER = r"""
-#define _POSIX_C_SOURCE 200809L
-#include <poll.h>
-#include <stdio.h>
-#include <time.h>
-#include <unistd.h>
-#include "zc_client/zc_client.h"
-static zc_client *client;
-static bool connected(void) {
-    zc_status now;
-    zc_frame *frame;
-    zc_client_next(client, 10, &frame);
-    zc_client_status(client, &now);
-    return now.state == ZC_CONNECTED;
-}
-int main(int count, char **words) {
-    zc_client_options options = {.socket = words[count - 1]};
-    struct timespec now, then;
-    int events = 0;
-    if (zc_client_open(&options, &client) != 0) return 1;
-    while (!connected()) continue;
-    if (fork() == 0) return getchar() != EOF;
-    puts("forked");
-    fflush(stdout);
-    while (connected()) continue;
-    clock_gettime(CLOCK_MONOTONIC, &then);
-    do {
-        struct pollfd readable = {.fd = zc_client_fd(client), .events = POLLIN};
-        zc_frame *frame;
-        events += poll(&readable, 1, 50);
-        zc_client_next(client, 0, &frame);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    } while ((now.tv_sec - then.tv_sec) * 1000 + (now.tv_nsec - then.tv_nsec) / 1000000 < 500);
-    printf("%d\n", events);
-    zc_client_close(client);
-}
-"""
+
+
+@pytest.fixture(scope='session')
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp('programs') / 'wire_programs'
+    flags = (*CHECKED, '-Wl,--wrap=ioctl')
+    return build(target, HERE / 'wire_programs.c', flags=flags)
+
+
+@pytest.fixture
+def start(programs: Path, folder: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Start the named one of wire_programs.c, whose sockets are in *folder*."""
+    here = os.environ | {'ZC_RUNTIME_DIR': str(folder), 'ROS_DOMAIN_ID': '0'}
+    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
+
+    def started(*words: str, under: Sequence[str] = ()) -> subprocess.Popen[str]:
+        command = [*under, str(programs), *words]
+        return subprocess.Popen(command, text=True, env=here, **pipes)  # type: ignore[call-overload, no-any-return]
+
+    return started
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def lines_of(process: subprocess.Popen[str], code: int = 0) -> list[str]:
+    """Return what the program prints, once it has ended with *code*."""
+    with process:
+        said = process.communicate(timeout=60)[0].splitlines()
+    assert process.returncode == code, said
+    return said
 
 
 def test_a_child_that_keeps_the_connection_costs_its_parent_no_time(
-    tmp_path: Path, listener: socket.socket
+    start: Start, listener: socket.socket
 ) -> None:
-    with subprocess.Popen(
-        [compiled(tmp_path, FORKER), listener.getsockname()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with start('forker', listener.getsockname()) as process:
         assert process.stdout is not None
         with listener.accept()[0] as peer:
             peer.recv(spec.MAX_PACKET)
@@ -364,47 +353,17 @@ def test_a_memfd_that_can_only_be_written_is_refused_with_the_reason(
     assert (packet[0], packet[8]) == (spec.REFUSED, CONSTRAINTS) and b'O_WRONLY' in packet
 
 
-# Calls zc_client_next() in a loop of its own, a millisecond apart, 400 times and until stdin ends.
-POLLER = r"""
-#include <poll.h>
-#include "zc_client/zc_client.h"
-int main(void) {
-    zc_client *client;
-    zc_frame *frame;
-    zc_client_options options = {.topic = "/image_raw"};
-    struct pollfd input = {.fd = 0, .events = POLLIN};
-    if (zc_client_open(&options, &client) != 0) return 1;
-    for (int i = 0; i < 400 || poll(&input, 1, 0) == 0; i++) {
-        if (zc_client_next(client, 0, &frame) != 0) return 2;
-        poll(NULL, 0, 1);
-    }
-    zc_client_close(client);
-}
-"""
-
 
 def test_a_program_that_polls_keeps_the_pauses_between_attempts(
-    tmp_path: Path, folder: Path
+    start: Start, folder: Path
 ) -> None:
-    program, path = compiled(tmp_path, POLLER), folder / f'{PUBLISHER}.sock'
-    inner = {
-        'version': 1,
-        'publisher_id': PUBLISHER,
-        'host_id': host_id(),
-        'socket': str(path),
-        'width': 1,
-        'height': 1,
-        'formats': [],
-        'heap': '',
-    }
-    outer = {'topic': TOPIC, 'domain': 0, 'announcement': json.dumps(inner)}
-    connections = 0
+    path, connections = folder / f'{PUBLISHER}.sock', 0
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(path))
         listening.listen()
-        path.with_suffix('.announcement').write_text(json.dumps(outer), encoding='utf-8')
-        here = {'ZC_RUNTIME_DIR': str(folder), 'ROS_DOMAIN_ID': '0'}
-        with subprocess.Popen([program], stdin=subprocess.PIPE, env=os.environ | here) as process:
+        announced = Announcement(PUBLISHER, host_id(), str(path), 1, 1, (), '')
+        write_announcement(announced, TOPIC, 0)
+        with start('poller', TOPIC) as process:
             assert process.stdin is not None
             while process.poll() is None:
                 if select.select([listening], [], [], 0.001)[0]:
@@ -417,174 +376,6 @@ def test_a_program_that_polls_keeps_the_pauses_between_attempts(
 
 
 # Producers.
-
-# Changes its buffers each time as its arguments say, and prints the messages that it gets.
-RESIZER = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include "zc_client/zc_publisher.h"
-int main(int count, char **words) {
-    zc_publisher *camera;
-    zc_publisher_options options = {.topic = "/image_raw", .heap = "memfd"};
-    if (zc_publisher_open(&options, &camera) != 0) return puts(zc_error()), 1;
-    for (int i = 1; i < count; i++) {
-        zc_image images[16];
-        void *memory;
-        zc_image *one = &images[0];
-        if (zc_image_linear(one, ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 2;
-        one->kind = ZC_MEMFD, one->matrix = ZC_BT709;
-        one->range = ZC_LIMITED, one->transfer = ZC_TRANSFER_BT709;
-        if ((one->fds[0] = zc_memfd("resizer", one->buffer_size[0], &memory)) < 0) return 3;
-        for (int k = 1; k < atoi(words[i]); k++) images[k] = images[0];
-        int refused = zc_publisher_set_buffers(camera, images, (size_t)atoi(words[i]));
-        puts(refused ? zc_error() : "taken");
-    }
-    zc_publisher_close(camera);
-}
-"""
-# Leaves out one field of its images each time, or gives them too many buffers; prints the errors.
-FORGETFUL = r"""
-#include <stdio.h>
-#include "zc_client/zc_publisher.h"
-int main(void) {
-    zc_publisher *camera;
-    zc_publisher_options options = {.topic = "/image_raw", .heap = "memfd"};
-    if (zc_publisher_open(&options, &camera) != 0) return 1;
-    for (int i = 0; i < 5; i++) {
-        zc_image image, images[4];
-        void *memory;
-        if (zc_image_linear(&image, ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 2;
-        if ((image.fds[0] = zc_memfd("forgetful", image.buffer_size[0], &memory)) < 0) return 3;
-        if (i != 0) image.kind = ZC_MEMFD;
-        if (i != 1) image.matrix = ZC_BT709;
-        if (i != 2) image.range = ZC_LIMITED;
-        if (i != 3) image.transfer = ZC_TRANSFER_BT709;
-        if (i == 4) image.num_buffers = 5;
-        for (int k = 0; k < 4; k++) images[k] = image;
-        puts(zc_publisher_set_buffers(camera, images, 4) != 0 ? zc_error() : "taken");
-    }
-    zc_publisher_close(camera);
-}
-"""
-# Publishes nothing; after a line of input it has no descriptor left for one to two seconds, and
-# prints how often zc_publisher_step() returned meanwhile.
-STARVED = r"""
-#define _GNU_SOURCE
-#include <stdio.h>
-#include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
-#include "zc_client/zc_publisher.h"
-int main(void) {
-    zc_publisher *camera;
-    zc_publisher_options options = {.topic = "/image_raw", .heap = "memfd"};
-    if (zc_publisher_open(&options, &camera) != 0) return 1;
-    puts(zc_publisher_announcement(camera));
-    fflush(stdout);
-    getchar();
-    alarm(60);
-    const int lowest = dup(0);
-    close(lowest);
-    struct rlimit limit;
-    getrlimit(RLIMIT_NOFILE, &limit);
-    const rlim_t before = limit.rlim_cur;
-    limit.rlim_cur = (rlim_t)lowest;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const time_t end = now.tv_sec + 2;
-    int steps = 0;
-    for (; now.tv_sec < end; steps++) {
-        zc_publisher_step(camera, -1);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    }
-    limit.rlim_cur = before;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    printf("%d\n", steps);
-    fflush(stdout);
-    for (;;) zc_publisher_step(camera, -1);
-}
-"""
-# Releases a frame with a fence (an eventfd), which it keeps after it has signalled. Prints how
-# often zc_publisher_step() returned in the half second after that.
-KEEPER = r"""
-#include <linux/sync_file.h>
-#include <poll.h>
-#include <stdio.h>
-#include <sys/eventfd.h>
-#include <time.h>
-#include "zc_client/zc_publisher.h"
-int __wrap_ioctl(int fd, unsigned long request, struct sync_file_info *info) {
-    struct pollfd fence = {.fd = fd, .events = POLLIN};
-    if (request != SYNC_IOC_FILE_INFO) return -1;
-    info->status = poll(&fence, 1, 0);
-    return 0;
-}
-int main(void) {
-    zc_publisher *camera;
-    zc_client *reader;
-    zc_frame *frame = NULL;
-    zc_image image, images[4];
-    void *memory;
-    int slot;
-    if (zc_publisher_open(&(zc_publisher_options){.topic = "/x", .heap = "memfd"}, &camera) != 0 ||
-        zc_image_linear(&image, ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 1;
-    image.kind = ZC_MEMFD, image.matrix = image.range = image.transfer = 1;
-    image.fds[0] = zc_memfd("keeper", image.buffer_size[0], &memory);
-    for (int k = 0; k < 4; k++) images[k] = image;
-    if (zc_publisher_set_buffers(camera, images, 4) != 0) return 2;
-    if (zc_client_open(&(zc_client_options){.topic = "/x"}, &reader) != 0) return 3;
-    while (zc_client_next(reader, 0, &frame) == 0) {
-        zc_publisher_step(camera, 10);
-        zc_consumer one;
-        if (zc_publisher_consumers(camera, &one, 1) == 0 || !one.served) continue;
-        if ((slot = zc_publisher_free_slot(camera)) < 0) continue;
-        zc_publisher_publish(camera, (unsigned)slot, &(zc_frame_info){.sequence = 1}, -1);
-    }
-    const int fence = eventfd(0, EFD_CLOEXEC);
-    if (zc_frame_release(frame, fence) != 0) return 4;
-    zc_publisher_step(camera, -1);
-    eventfd_write(fence, 1);
-    for (int count = 0; count < 50; count++) zc_publisher_step(camera, 10);
-    while (zc_publisher_free_slot(camera) >= 0) continue;
-    struct timespec now, then;
-    clock_gettime(CLOCK_MONOTONIC, &then);
-    int count = 0;
-    do {
-        zc_publisher_step(camera, -1);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        count++;
-    } while ((now.tv_sec - then.tv_sec) * 1000 + (now.tv_nsec - then.tv_nsec) / 1000000 < 500);
-    printf("%d\n", count);
-    zc_client_close(reader);
-    zc_publisher_close(camera);
-}
-"""
-# Prints for each format, size and alignment the first plane's stride and the size, or the error.
-LAYOUTS = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include "zc_client/zc_publisher.h"
-int main(int count, char **words) {
-    for (char **word = words + 1; word + 3 < words + count; word += 4) {
-        zc_image image;
-        const char *name = word[0];
-        const uint32_t fourcc = ZC_FOURCC(name[0], name[1], name[2], name[3]);
-        const uint32_t width = (uint32_t)atoi(word[1]), height = (uint32_t)atoi(word[2]);
-        const uint32_t align = (uint32_t)atoi(word[3]);
-        const int error = zc_image_linear(&image, fourcc, width, height, align, align);
-        if (error != 0) printf("%d: %s\n", error, zc_error());
-        else printf("%u %ju\n", image.planes[0].stride, (uintmax_t)image.buffer_size[0]);
-    }
-}
-"""
-TOPIC, RATE, SIZE = '/image_raw', 100, (64, 48)
-
-
-def compiled(folder: Path, text: str, *flags: str) -> Path:
-    source = folder / 'program.c'
-    source.write_text(text, encoding='utf-8')
-    return build(folder / 'program', source, flags=(*CHECKED, *flags))
 
 
 def fill(frame: Frame) -> list[int]:
@@ -696,7 +487,9 @@ def waiting_bar_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert deadline in text
     first = 'zc_consumer first; zc_publisher_consumers(camera, &first, 1) == 0;'
-    return compiled(tmp_path_factory.mktemp('waiting_bar'), text.replace(deadline, first))
+    source = tmp_path_factory.mktemp('waiting_bar') / 'bar.c'
+    source.write_text(text.replace(deadline, first), encoding='utf-8')
+    return build(source.with_suffix(''), source, flags=CHECKED)
 
 
 @pytest.fixture
@@ -864,9 +657,8 @@ def test_other_hellos_are_refused_with_the_code_of_the_page(source: Source, name
 def test_a_later_version_is_spoken_down(source: Source) -> None:
     with RawPeer.connected(source.path) as later:
         later.send(spec.Hello(max_version=7).pack())
-        answer, _ = later.receive()
-        assert spec.HEADER.unpack_from(answer)[0] == spec.WELCOME
-        assert spec.WELCOME_BODY.unpack_from(answer, 8)[0] == 1
+        answer = later.receive()[0]
+    assert (answer[0], answer[8:10]) == (spec.WELCOME, b'\1\0')
 
 
 # The producer of client/.
@@ -981,57 +773,32 @@ def test_a_consumer_that_nothing_suits_does_not_end_the_camera(
     assert (noted[0], refused[0], refused[8]) == (8, spec.REFUSED, CONSTRAINTS)
 
 
-def test_fewer_buffers_than_consumers_were_promised_are_refused(
-    tmp_path: Path, folder: Path
-) -> None:
-    program = compiled(tmp_path, RESIZER)
-    words, here = [program, '6', '5', '3', '6', '8'], {'ZC_RUNTIME_DIR': str(folder)}
-    done = subprocess.run(
-        words, capture_output=True, text=True, env=os.environ | here, check=False
-    )
-    said = done.stdout.splitlines()
-    assert done.returncode == 0 and [said[0], *said[3:]] == ['taken'] * 3, done
+def test_fewer_buffers_than_consumers_were_promised_are_refused(start: Start) -> None:
+    said = lines_of(start('resizer', '6', '5', '3', '6', '8'))
+    assert [said[0], *said[3:]] == ['taken'] * 3
     assert 'there are 5 buffers; give 6 at least, as before' in said[1]
     assert 'there are 3 buffers; give 4 to 256' in said[2]
 
 
-def test_buffers_that_every_consumer_would_refuse_are_refused(
-    tmp_path: Path, folder: Path
-) -> None:
-    program, here = compiled(tmp_path, FORGETFUL), {'ZC_RUNTIME_DIR': str(folder)}
-    done = subprocess.run(
-        [program], capture_output=True, text=True, env=os.environ | here, check=False
-    )
-    said = [line.rpartition('(')[2] for line in done.stdout.splitlines()]
-    assert said == [f"rule '{rule}')" for rule in ('kind', *['colour'] * 3, 'planes')], done
+def test_buffers_that_every_consumer_would_refuse_are_refused(start: Start) -> None:
+    said = [line.rpartition('(')[2] for line in lines_of(start('forgetful'))]
+    assert said == [f"rule '{rule}')" for rule in ('kind', *['colour'] * 3, 'planes')]
 
 
-def test_a_fence_that_its_consumer_keeps_costs_the_producer_no_time(
-    tmp_path: Path, folder: Path
-) -> None:
-    program, here = compiled(tmp_path, KEEPER, '-Wl,--wrap=ioctl'), {'ZC_RUNTIME_DIR': str(folder)}
-    done = subprocess.run(
-        [program], capture_output=True, text=True, env=os.environ | here, check=False, timeout=60
-    )
-    assert done.returncode == 0 and int(done.stdout) < 100, done
+def test_a_fence_that_its_consumer_keeps_costs_the_producer_no_time(start: Start) -> None:
+    taken, steps = lines_of(start('keeper', TOPIC))
+    assert taken == 'taken' and int(steps) < 100
 
 
 def test_an_announcement_that_has_no_room_is_an_error_and_leaves_nothing(
-    tmp_path: Path, folder: Path
+    start: Start, folder: Path
 ) -> None:
-    program, here = compiled(tmp_path, RESIZER), {'ZC_RUNTIME_DIR': str(folder)}
-    done = subprocess.run(
-        ['prlimit', '--fsize=100', program],
-        capture_output=True,
-        text=True,
-        env=os.environ | here,
-        check=False,
-    )
-    assert "announcement' can't be written: No space left on device" in done.stdout, done
-    assert done.returncode == 1 and not list(folder.iterdir())
+    (said,) = lines_of(start('resizer', under=['prlimit', '--fsize=100']), 1)
+    assert "announcement' can't be written: No space left on device" in said
+    assert not list(folder.iterdir())
 
 
-def test_a_layout_has_a_size_that_its_format_can_have(tmp_path: Path) -> None:
+def test_a_layout_has_a_size_that_its_format_can_have(start: Start) -> None:
     asked = {
         'NV12 640 480 0': '640 460800',
         'NV12 600 480 64': '640 460800',
@@ -1041,21 +808,11 @@ def test_a_layout_has_a_size_that_its_format_can_have(tmp_path: Path) -> None:
         'RG24 0 480 1': "-22: format RG24 can't have 0x480 pixels",
         'ABCD 640 480 1': '-22: format ABCD is not in docs/linear_formats.md',
     }
-    words = [compiled(tmp_path, LAYOUTS), *' '.join(asked).split()]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == list(asked.values()), done.stderr
+    assert lines_of(start('layouts', *' '.join(asked).split())) == list(asked.values())
 
 
-def test_a_producer_without_a_descriptor_left_pauses_and_then_accepts(
-    tmp_path: Path, folder: Path
-) -> None:
-    with subprocess.Popen(
-        [compiled(tmp_path, STARVED)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {'ZC_RUNTIME_DIR': str(folder)},
-    ) as process:
+def test_a_producer_without_a_descriptor_left_pauses_and_then_accepts(start: Start) -> None:
+    with start('starved') as process:
         assert process.stdin is not None and process.stdout is not None
         path = Path(json.loads(process.stdout.readline())['socket'])
         with RawPeer.connected(path) as peer:
