@@ -27,6 +27,7 @@ import errno
 import itertools
 import os
 from pathlib import Path
+import re
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -273,11 +274,8 @@ def subscription(holder: str = 'npu', qos: LinkQos = QOS) -> BusSubscription:
 
 @pytest.mark.usefixtures('no_fd_leak')
 def test_publisher_and_subscription_meet_in_any_order(make_frame: Callable[..., Frame]) -> None:
-    bus, publisher, second = (
-        InProcessBus(),
-        BusPublisher('capture', QOS),
-        BusPublisher('second', QOS),
-    )
+    bus = InProcessBus()
+    publisher, second = BusPublisher('capture', QOS), BusPublisher('second', QOS)
     early, late = subscription('early'), subscription('late')
     bus.add_subscription(KEY, early)
     bus.add_publisher(KEY, publisher)
@@ -293,100 +291,76 @@ def test_publisher_and_subscription_meet_in_any_order(make_frame: Callable[..., 
         receiver.queue.close()
 
 
-@pytest.mark.parametrize(
-    ('wanted_reliable', 'offered_reliable'), itertools.product((True, False), repeat=2)
-)
-@pytest.mark.parametrize(
-    ('wanted_latched', 'offered_latched'), itertools.product((True, False), repeat=2)
-)
-def test_profiles_match_by_the_rules_of_dds(
-    wanted_reliable: bool, offered_reliable: bool, wanted_latched: bool, offered_latched: bool
-) -> None:
-    bus = InProcessBus()
-    publisher = BusPublisher('capture', LinkQos(1, offered_reliable, offered_latched))
-    bus.add_publisher(KEY, publisher)
-    bus.add_subscription(KEY, subscription(qos=LinkQos(5, wanted_reliable, wanted_latched)))
-    # As in DDS, a publisher that offers less than the subscription wants doesn't match.
-    enough = offered_reliable >= wanted_reliable and offered_latched >= wanted_latched
-    assert len(publisher.matched) == enough
+def test_profiles_match_by_the_rules_of_dds() -> None:
+    for reliable, offered_reliable, latched, offered_latched in itertools.product(
+        (True, False), repeat=4
+    ):
+        bus = InProcessBus()
+        publisher = BusPublisher('capture', LinkQos(1, offered_reliable, offered_latched))
+        bus.add_publisher(KEY, publisher)
+        bus.add_subscription(KEY, subscription(qos=LinkQos(5, reliable, latched)))
+        # As in DDS, a publisher that offers less than the subscription wants doesn't match.
+        enough = offered_reliable >= reliable and offered_latched >= latched
+        assert len(publisher.matched) == enough, (reliable, latched)
 
 
 # A change between frames and messages.
 
 
-def directly(changeover: Changeover, *stamps: int, frame_id: str = 'left') -> list[bool]:
-    return [changeover.accept_direct(Header(stamp, frame_id)) for stamp in stamps]
+# In each step, a letter and a stamp: d, an object comes directly; m, a message comes while they
+# are read; l, one of the last messages comes after that; c, whether a message's object came
+# directly; s, whether its frame_id does. The answer is yes, or no at the end of the step: - a
+# duplicate, ~ late, ! for another reason. A frame_id that isn't 'left' stands in front.
+CHANGES = {
+    'what came directly does not come again by message': 'd5 d6 messages m5- m6- m7 m7',
+    'each object stands for one message': 'd5 d5 messages m5- m5- m5',
+    'a message is known as an object once': 'd5 c5 c5!',
+    'messages of objects that were left out are late': (
+        'd10 d20 messages m12~ right:m12 m20- m21'
+    ),
+    'time jumps back, messages level before the change': 'd1000 c1000 messages m3 m2',
+    'time jumps back, messages level after the change': 'd1000 messages m1000- m3 m2',
+    'time jumps back, messages level by a newer one': 'd1000 messages m1001 m3 m2',
+    'without a stamp everything passes': 'd0 messages m0 m0 objects d0 d0',
+    'an object whose message was taken is dropped once': 'messages m5 m6 objects d6- d6 d7',
+    'messages are taken until the first object of their frame_id': (
+        'l1! messages objects l5 d5- d6 l7! right:l5'
+    ),
+    'nothing is dropped two seconds after a change': (
+        'd10 d20 messages wait m10 m15 m20 objects wait l30! d10 d15 d20'
+    ),
+    'latched messages come again with each reader': (
+        'd1 c1 c1 c1 messages m1- m2 objects c1 c2'
+    ),
+    'whose frame_ids come directly': 'd1 s1 right:s1! objects s1!',
+}
 
 
-def by_message(changeover: Changeover, *stamps: int, frame_id: str = 'left') -> list[bool]:
-    return [changeover.accept_message((frame_id, stamp)) for stamp in stamps]
-
-
-def test_what_came_directly_does_not_come_again_by_message() -> None:
-    both = Changeover()
-    directly(both, 5, 6)
-    both.changed(by_message=True)
-    assert by_message(both, 5, 6, 7, 7) == [False, False, True, True]
-    assert both.duplicates == 2
-
-
-def test_each_object_stands_for_one_message_and_another_publisher_s_passes() -> None:
-    both = Changeover()
-    directly(both, 5, 5)
-    both.changed(by_message=True)
-    assert by_message(both, 5, 5, 5) == [False, False, True]
-    both = Changeover()
-    directly(both, 5)
-    assert both.came_directly(('left', 5)) and not both.came_directly(('left', 5))
-
-
-def test_messages_of_objects_that_were_left_out_are_late() -> None:
-    both = Changeover()
-    directly(both, 10, 20)
-    both.changed(by_message=True)
-    assert by_message(both, 12) == [False] and both.late == 1
-    assert by_message(both, 12, frame_id='right') == [True]
-    assert by_message(both, 20, 21) == [False, True]
-
-
-@pytest.mark.parametrize('level', ['before the change', 'after it', 'by a newer one'])
-def test_time_that_jumps_back_passes_once_messages_have_caught_up(level: str) -> None:
-    both = Changeover()
-    directly(both, 1000)
-    if level == 'before the change':
-        assert both.came_directly(('left', 1000))
-    both.changed(by_message=True)
-    if level != 'before the change':
-        by_message(both, 1000 if level == 'after it' else 1001)
-    assert by_message(both, 3, 2) == [True, True]
-
-
-def test_without_a_stamp_everything_passes() -> None:
-    both = Changeover()
-    directly(both, 0)
-    both.changed(by_message=True)
-    assert by_message(both, 0, 0) == [True, True]
-    both.changed(by_message=False)
-    assert directly(both, 0, 0) == [True, True] and not both.duplicates
-
-
-def test_an_object_whose_message_was_taken_is_dropped_once() -> None:
-    both = Changeover()
-    both.changed(by_message=True)
-    by_message(both, 5, 6)
-    both.changed(by_message=False)
-    assert directly(both, 6, 6, 7) == [False, True, True] and both.duplicates == 1
-
-
-def test_messages_are_taken_until_the_first_object_of_their_frame_id_comes() -> None:
-    both = Changeover()
-    assert not both.accept_last_message(('left', 1)), 'there was no change'
-    both.changed(by_message=True)
-    both.changed(by_message=False)
-    assert both.accept_last_message(('left', 5))
-    assert directly(both, 5, 6) == [False, True]
-    assert not both.accept_last_message(('left', 7))
-    assert both.accept_last_message(('right', 5))
+@pytest.mark.parametrize('name', CHANGES)
+def test_nothing_comes_twice_or_late_when_the_way_changes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, duplicates, late = 100.0, 0, 0
+    monkeypatch.setattr('zc_perception.link.changeover.time.monotonic', lambda: now)
+    both = Changeover(latched=name.startswith('latched'))
+    ways: dict[str, Callable[[tuple[str, int]], bool]] = {
+        'd': lambda key: both.accept_direct(Header(key[1], key[0])),
+        'm': both.accept_message,
+        'l': both.accept_last_message,
+        'c': both.came_directly,
+        's': lambda key: both.sends_directly(key[0]),
+    }
+    for step in CHANGES[name].split():
+        if step == 'wait':
+            now += BOTH_WAYS_S
+        elif step in ('messages', 'objects'):
+            both.changed(by_message=step == 'messages')
+        else:
+            frame_id, way, stamp, no = re.findall(r'^(?:(\w+):)?(\w)(\d+)(\W?)$', step)[0]
+            assert ways[way]((frame_id or 'left', int(stamp))) is not bool(no), step
+            duplicates += no == '-' or (way == 'c' and not no)
+            late += no == '~'
+    assert (both.duplicates, both.late) == (duplicates, late)
 
 
 def test_the_message_of_the_newest_object_that_was_ignored_is_level() -> None:
@@ -398,44 +372,11 @@ def test_the_message_of_the_newest_object_that_was_ignored_is_level() -> None:
     assert both.is_level(('left', 2)), 'time has gone back'
 
 
-def test_nothing_is_dropped_two_seconds_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr('zc_perception.link.changeover.time.monotonic', lambda: now[0])
-    both = Changeover()
-    directly(both, 10, 20)
-    both.changed(by_message=True)
-    now[0] += BOTH_WAYS_S
-    assert by_message(both, 10, 15, 20) == [True] * 3
-    both.changed(by_message=False)
-    now[0] += BOTH_WAYS_S
-    assert not both.accept_last_message(('left', 30))
-    assert directly(both, 10, 15, 20) == [True] * 3
-
-
-def test_latched_messages_come_again_with_each_reader_and_are_known_each_time() -> None:
-    both = Changeover(latched=True)
-    directly(both, 1)
-    for _ in range(3):
-        assert both.came_directly(('left', 1))
-    both.changed(by_message=True)
-    assert by_message(both, 1, 2) == [False, True]
-    both.changed(by_message=False)
-    assert all(both.came_directly(('left', stamp)) for stamp in (1, 2))
-
-
-def test_it_is_known_whose_frame_ids_come_directly() -> None:
-    both = Changeover()
-    directly(both, 1)
-    assert both.sends_directly('left') and not both.sends_directly('right')
-    both.changed(by_message=False)
-    assert not both.sends_directly('left')
-
-
 @pytest.mark.parametrize('remembered', [4, 256])
 def test_memory_is_bounded_and_as_long_as_asked(remembered: int) -> None:
     both = Changeover(remembered)
     for stamp in range(1, 2001):
-        directly(both, stamp, frame_id=f'frame {stamp}')
+        both.accept_direct(Header(stamp, f'frame {stamp}'))
         both.came_directly(('', stamp))
         both.accept_message((f'message {stamp}', stamp))
         both.ignored.append(Header(stamp, f'ignored {stamp}'))
@@ -455,7 +396,8 @@ def test_any_change_to_messages_keeps_order_and_comes_once(
     cut = data.draw(st.integers(0, len(stamps)))
     both = Changeover()
     taken = [s for s in stamps[:cut] if data.draw(st.booleans())]
-    directly(both, *taken)
+    for stamp in taken:
+        both.accept_direct(Header(stamp, 'left'))
     read = data.draw(st.integers(0, cut))
     for stamp in stamps[:read]:
         both.came_directly(('left', stamp))
