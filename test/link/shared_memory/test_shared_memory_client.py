@@ -351,17 +351,12 @@ def test_releases_that_found_the_socket_full_go_out_when_there_is_room(fake: Fak
 
 def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(fake: Fake) -> None:
     producer, client, peer = fake()
-    buffer, slot = (
-        producer.buffer(),
-        wire.BuffersMessage(
-            0, make_layout(), BT601_LIMITED, BufferKind.MEMFD, (make_layout().buffer_size(0),)
-        ),
-    )
+    buffer = producer.buffer()
 
     def flood() -> None:
         with suppress(OSError):  # the client may have closed its end
             for uid in range(100, 101 + MAX_OTHERS):
-                peer.send(wire.pack_buffers(slot._replace(uid=uid)), [buffer.fileno()])
+                peer.send(wire.pack_buffers(SLOT._replace(uid=uid)), [buffer.fileno()])
                 peer.send(wire.pack_retired(uid))
 
     thread = threading.Thread(target=flood)
@@ -454,22 +449,13 @@ def pipe() -> int:
     return read
 
 
-# Descriptors that a producer sends in place of a buffer.
-NO_BUFFERS: dict[str, Callable[[], int]] = {
-    'pipe': pipe,
-    'file': lambda: os.open('/proc/self/exe', os.O_RDONLY | os.O_CLOEXEC),
-    'eventfd': lambda: os.eventfd(0, os.EFD_CLOEXEC),
-    'unsealed': unsealed,
-}
+def no_buffer(make: Callable[[], int]) -> Callable[[FakeProducer, RawPeer], None]:
+    def send(producer: FakeProducer, peer: RawPeer) -> None:
+        fd = make()
+        producer.introduce(peer, 9, fds=[fd])
+        os.close(fd)
 
-
-@pytest.mark.parametrize('kind', NO_BUFFERS)
-def test_only_a_dma_buf_or_a_sealed_memfd_is_a_buffer(fake: Fake, kind: str) -> None:
-    producer, client, peer = fake()
-    fd = NO_BUFFERS[kind]()
-    producer.introduce(peer, fds=[fd])
-    os.close(fd)
-    left(client, 'buffers', NO_BUFFER)
+    return send
 
 
 def frames(*which: tuple[int, int], **changes: Any) -> Callable[[FakeProducer, RawPeer], None]:
@@ -508,6 +494,15 @@ HOSTILE: dict[str, tuple[str, str, Callable[[FakeProducer, RawPeer], object]]] =
     'buffers twice': ('state', '', lambda producer, peer: producer.introduce(peer)),
     'buffers without one': ('descriptors', '', raw(wire.pack_buffers(SLOT))),
     'buffers of one memory': ('buffers', 'the same memory', same_memory),
+    **{
+        f'in place of a buffer, {name}': ('buffers', NO_BUFFER, no_buffer(make))
+        for name, make in (
+            ('a pipe', pipe),
+            ('a file', lambda: os.open('/proc/self/exe', os.O_RDONLY | os.O_CLOEXEC)),
+            ('an eventfd', lambda: os.eventfd(0, os.EFD_CLOEXEC)),
+            ('an unsealed memfd', unsealed),
+        )
+    },
     'an unknown format': ('buffers', '', unknown_format),
     'a frame in hand': ('state', '', frames((7, 1), (7, 2))),
     'a frame of a retired slot': ('state', 'is retired', frame_of_a_retired_slot),
