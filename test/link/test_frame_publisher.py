@@ -307,44 +307,6 @@ def test_a_consumer_that_can_t_use_the_buffers_is_named_and_gets_messages(
     assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE)
 
 
-def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(
-    cameras: Cameras,
-) -> None:
-    with pytest.raises(NegotiationError, match='later'):
-        cameras.publisher(format='NV12', participants=['later: YUYV'])
-    # The links of an earlier test may still be ending.
-    assert eventually(
-        lambda: not any(each.name.startswith('shared-memory') for each in threading.enumerate())
-    )
-
-
-@pytest.mark.parametrize(
-    ('options', 'error', 'words'),
-    [
-        ({'format': 'rgb_8'}, FormatError, "'rgb_8' is not known; did you mean 'rgb8'"),
-        ({'width': 47}, LayoutError, 'width 47 is not a multiple of 2'),
-        ({'slots': 1}, ConfigError, 'slots 1 is not a whole number in 2 .. 64'),
-        ({'frame_id': '\udce4bc'}, ConfigError, r"frame_id is '\udce4bc'; it cannot be encoded"),
-        ({'trusted_gids': [99999999999]}, ConfigError, 'trusted_gids has 99999999999; give a'),
-        ({'trusted_gids': [True]}, ConfigError, 'trusted_gids has True'),
-        ({'trusted_gids': 'video'}, ConfigError, "trusted_gids has 'video'"),
-        ({'colorimetry': 'bt710'}, FormatError, "'bt710' is not known; write the matrix: bt601"),
-        ({'colorimetry': 'rgb full'}, FormatError, 'have no conversion'),
-        ({'image_encoding': 'rgb9'}, ConfigError, "'rgb9' is not one of rgb8"),
-        ({'heap': 'cloud'}, ConfigError, "heap 'cloud' is not known"),
-        ({'participants': ['a b c']}, ConfigError, 'participants'),
-        ({'modifier': 0}, ConfigError, 'fds'),
-        ({'qos': SEVEN_LATCHED}, ConfigError, 'depth 7 would keep 7 of 8 buffers'),
-    ],
-)
-def test_values_that_make_no_sense_are_refused_by_name(
-    cameras: Cameras, options: dict[str, Any], error: type[ZcError], words: str
-) -> None:
-    with pytest.raises(error) as refused:
-        cameras.publisher(**options)
-    assert words in str(refused.value)
-
-
 NO_FRAME_ID = [
     ('\udce4bc', r"frame_id is '\\udce4bc'; it cannot be encoded as UTF-8"),
     ('x' * 256, 'frame_id has 256 bytes; at most 255 can be sent'),
@@ -386,11 +348,11 @@ def test_a_loan_is_for_one_block(cameras: Cameras) -> None:
 class Library:
     """A library with its own memory, and NV12 images whose planes have unusual offsets."""
 
-    stride, offsets = 64, (128, 128 + 64 * 40)
-    size = 8192
+    offsets = (128, 128 + 64 * 40)
 
     def __init__(self) -> None:
         self.fds: list[int] = []
+        # A publisher seals its buffers: nobody can map them for writing later.
         self._maps: list[NDArray[np.uint8]] = []
         self.back: list[str] = []
         for _ in range(3):
@@ -398,24 +360,19 @@ class Library:
 
     def more(self) -> int:
         fd = os.memfd_create('library', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, self.size)
+        os.ftruncate(fd, 8192)
         fcntl.fcntl(fd, abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW)
         self.fds.append(fd)
         self._maps.append(np.memmap(os.fdopen(os.dup(fd), 'r+b'), np.uint8, 'r+'))
         return fd
 
-    def planes(self, index: int) -> list[NDArray[np.uint8]]:
-        memory = self._maps[index]
-        steps = (self.stride, 1), (self.stride, 2, 1)
-        return [
-            np.ndarray(shape, np.uint8, memory, offset, step)
-            for shape, offset, step in zip(NV12, self.offsets, steps, strict=True)
-        ]
-
     def draw(self, index: int, value: int) -> list[int]:
-        planes = self.planes(index)
-        fill(planes, value)
-        return [zlib.crc32(plane.tobytes()) for plane in planes]
+        memory, checksums = self._maps[index], []
+        for shape, offset, step in zip(NV12, self.offsets, ((64, 1), (64, 2, 1)), strict=True):
+            plane = np.ndarray(shape, np.uint8, memory, offset, step)
+            plane[:] = picture(shape, value)
+            checksums.append(zlib.crc32(plane.tobytes()))
+        return checksums
 
     def released(self, name: str) -> Callable[[], None]:
         return lambda: self.back.append(name)
@@ -434,9 +391,11 @@ def library(no_fd_leak: None) -> Iterator[Library]:
     made.close()
 
 
+OWN = {'offsets': Library.offsets, 'strides': [64, 64], 'modifier': LINEAR}
+
+
 def of(library: Library, **options: Any) -> dict[str, Any]:
-    given = {'fds': library.fds, 'offsets': library.offsets, 'strides': [64, 64]}
-    return {**given, 'modifier': LINEAR, **options}
+    return {**OWN, 'fds': library.fds, **options}
 
 
 def test_buffers_of_a_library_arrive_in_the_same_process_and_come_back_once(
@@ -528,20 +487,40 @@ def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
 @pytest.mark.parametrize(
     ('options', 'error', 'words'),
     [
-        ({'modifier': None}, ConfigError, 'modifier=0'),
-        ({'strides': [64]}, ConfigError, 'NV12 has 2 plane(s), and there are 1 stride(s)'),
-        ({'strides': [40, 64]}, LayoutError, 'stride 40 is below the row of 48 bytes'),
-        ({'offsets': ()}, LayoutError, 'overlap'),
-        ({'offsets': (0, 9000)}, LayoutError, 'plane 1'),
-        ({'fds': [3]}, ConfigError, '1 image(s) in fds; 2 to 64'),
+        ({'format': 'rgb_8'}, FormatError, "'rgb_8' is not known; did you mean 'rgb8'"),
+        ({'width': 47}, LayoutError, 'width 47 is not a multiple of 2'),
+        ({'slots': 1}, ConfigError, 'slots 1 is not a whole number in 2 .. 64'),
+        ({'frame_id': '\udce4bc'}, ConfigError, r"frame_id is '\udce4bc'; it cannot be encoded"),
+        ({'trusted_gids': [99999999999]}, ConfigError, 'trusted_gids has 99999999999; give a'),
+        ({'trusted_gids': [True]}, ConfigError, 'trusted_gids has True'),
+        ({'trusted_gids': 'video'}, ConfigError, "trusted_gids has 'video'"),
+        ({'colorimetry': 'bt710'}, FormatError, "'bt710' is not known; write the matrix: bt601"),
+        ({'colorimetry': 'rgb full'}, FormatError, 'have no conversion'),
+        ({'image_encoding': 'rgb9'}, ConfigError, "'rgb9' is not one of rgb8"),
+        ({'heap': 'cloud'}, ConfigError, "heap 'cloud' is not known"),
+        ({'participants': ['a b c']}, ConfigError, 'participants'),
+        ({'participants': ['later: YUYV'], 'format': 'NV12'}, NegotiationError, 'later'),
+        ({'modifier': 0}, ConfigError, 'fds'),
+        ({'qos': SEVEN_LATCHED}, ConfigError, 'depth 7 would keep 7 of 8 buffers'),
+        ({**OWN, 'modifier': None}, ConfigError, 'modifier=0'),
+        ({**OWN, 'strides': [64]}, ConfigError, 'NV12 has 2 plane(s), and there are 1 stride(s)'),
+        ({**OWN, 'strides': [40, 64]}, LayoutError, 'stride 40 is below the row of 48 bytes'),
+        ({**OWN, 'offsets': ()}, LayoutError, 'overlap'),
+        ({**OWN, 'offsets': (0, 9000)}, LayoutError, 'plane 1'),
+        ({**OWN, 'fds': [3]}, ConfigError, '1 image(s) in fds; 2 to 64'),
     ],
 )
-def test_descriptions_of_buffers_that_make_no_sense_are_refused(
+def test_values_that_make_no_sense_are_refused_by_name(
     cameras: Cameras, library: Library, options: dict[str, Any], error: type[ZcError], words: str
 ) -> None:
+    """With ``offsets``, the buffers are a library's."""
     with pytest.raises(error) as refused:
-        cameras.publisher(**of(library, **options))
+        cameras.publisher(**{'fds': library.fds, **options} if 'offsets' in options else options)
     assert words in str(refused.value)
+    # The links of an earlier test may still be ending.
+    assert eventually(
+        lambda: not any(each.name.startswith('shared-memory') for each in threading.enumerate())
+    )
 
 
 class SignalledByWriting(SyncFile):
