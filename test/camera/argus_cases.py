@@ -25,7 +25,7 @@ from typing import Any
 
 from camera.camera_options import camera_options
 from camera.gstreamer_kit import (
-    capture_until_error,
+    awaited_error,
     configure,
     events_counted,
     inodes,
@@ -176,7 +176,7 @@ def test_the_vic_makes_a_linear_image_where_a_consumer_needs_one_and_that_is_cou
 @pytest.mark.parametrize('properties', [{}, BLOCK_LINEAR])
 def test_surfaces_of_another_size_are_a_changed_camera(properties: dict[str, str]) -> None:
     with streaming({**properties, 'double-change-at': '100'}) as camera:
-        error = capture_until_error(camera)
+        error = awaited_error(camera)
         assert isinstance(error, CameraChangedError) and '161x46' in str(error)
 
 

@@ -18,36 +18,40 @@
 from __future__ import annotations
 
 from contextlib import closing
-from ctypes import byref
+from ctypes import byref, POINTER
 import gc
 from pathlib import Path
 import re
 import time
-from typing import Any
 import weakref
 
 from camera.gstreamer_kit import (
+    awaited_error,
     CAPS,
-    capture_until_error,
     configure,
     inodes,
     next_frame,
     open_camera,
-    Opened,
-    Pixels,
     shown,
     SIZE,
     streaming,
     TIGHT,
     WAIT_S,
-    written_by_gstreamer,
 )
 import numpy as np
 import pytest
 from waiting import until
 
 from zc_perception.camera.clock import StampClock
-from zc_perception.camera.gstreamer.abi import load_gstreamer, VideoInfo
+from zc_perception.camera.gstreamer.abi import (
+    Error,
+    load_gstreamer,
+    Message,
+    MessageType,
+    PARSE_FATAL_ERRORS,
+    State,
+    VideoInfo,
+)
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.image import READABLE_FORMATS
 from zc_perception.camera.gstreamer.pipeline import check_description
@@ -62,6 +66,7 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
 
 CROPPED = TIGHT.replace('width=64,height=48', 'width=32,height=16')
 NV21 = fourcc_code('NV21')
+Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 
@@ -427,7 +432,7 @@ def test_one_whom_nothing_suits_does_not_cost_the_others_a_format_that_they_can_
 ])  # fmt: skip
 def test_a_live_source_that_stops_is_lost(what: str, silent: float, words: str) -> None:
     with streaming(f'zcframes live=1 {what} {TIGHT}', silent=silent) as opened:
-        error = capture_until_error(opened.camera)
+        error = awaited_error(opened.camera)
         assert isinstance(error, CameraLostError) and re.search(words, str(error))
 
 
@@ -445,23 +450,23 @@ def test_another_format_or_kind_of_memory_is_a_changed_camera(
         f'caps-later="{later}" strides=64,64 offsets=0,3072'
     )
     with streaming(pipeline, consumers=consumers) as opened:
-        error = capture_until_error(opened.camera)
+        error = awaited_error(opened.camera)
         assert isinstance(error, CameraChangedError) and 'is opened again' in str(error)
 
 
-def changed(pipeline: str, **options: Any) -> Opened:
+def changed(pipeline: str) -> GStreamerCamera:
     """Return a camera that was closed after its caps changed."""
-    opened = open_camera(pipeline, **options)
-    configure(opened.camera)
-    assert isinstance(capture_until_error(opened.camera), CameraChangedError)
-    opened.camera.close()
-    return opened
+    camera: GStreamerCamera = open_camera(pipeline).camera
+    configure(camera)
+    assert isinstance(awaited_error(camera), CameraChangedError)
+    camera.close()
+    return camera
 
 
 @pytest.mark.parametrize('live', [0, 1])
 def test_the_next_camera_goes_on_where_the_caps_changed(live: int) -> None:
     later = 'video/x-raw,format=NV21,width=64,height=48,framerate=200/1'
-    before = changed(f'zcframes live={live} change-at=60 caps-later="{later}" {TIGHT}').camera
+    before = changed(f'zcframes live={live} change-at=60 caps-later="{later}" {TIGHT}')
     camera = open_camera('the same', before=before).camera
     assert before.continuation() is None
     try:
@@ -484,13 +489,13 @@ def test_the_next_camera_goes_on_where_the_caps_changed(live: int) -> None:
 def test_a_changed_pipeline_that_nobody_goes_on_with_is_ended() -> None:
     later = 'video/x-raw,format=NV21,width=64,height=48,framerate=200/1'
     pipeline = f'zcframes live=1 change-at=60 caps-later="{later}" {TIGHT}'
-    changed(pipeline).camera.close_rest()
+    changed(pipeline).close_rest()
     # The camera is closed before the change: the pipeline must end with it.
-    opened = open_camera(pipeline)
-    configure(opened.camera)
-    opened.camera.close_rest()
-    assert isinstance(capture_until_error(opened.camera), CameraChangedError)
-    opened.camera.close()
+    camera = open_camera(pipeline).camera
+    configure(camera)
+    camera.close_rest()
+    assert isinstance(awaited_error(camera), CameraChangedError)
+    camera.close()
 
 
 def test_another_rate_is_no_other_picture() -> None:
@@ -632,6 +637,35 @@ def test_default_layouts_are_gstreamer_s() -> None:
 
 
 # Colours and crops, compared with GStreamer's own conversion.
+
+
+def written_by_gstreamer(description: str, file: Path) -> Pixels:
+    """Return the first frame as written by filesink, which doesn't support GstVideoMeta."""
+    gst, failure = load_gstreamer(), POINTER(Error)()
+    text = f'{description} ! identity eos-after=2 ! filesink location={file}'
+    made = gst.gst_parse_launch_full(text.encode(), None, PARSE_FATAL_ERRORS, byref(failure))
+    assert made, gst.take_error(failure)
+    pipeline = gst.gst_object_ref_sink(made)
+    bus = gst.gst_element_get_bus(pipeline)
+    try:
+        gst.gst_element_set_state(pipeline, State.PLAYING)
+        until(lambda: _said(bus) & (MessageType.EOS | MessageType.ERROR), 'the end of the stream')
+    finally:
+        gst.gst_element_set_state(pipeline, State.NULL)
+        gst.gst_object_unref(bus)
+        gst.gst_object_unref(pipeline)
+    return np.fromfile(file, np.uint8)
+
+
+def _said(bus: int) -> int:
+    """Return the type of the bus's next message, 0 for none."""
+    gst = load_gstreamer()
+    message = gst.gst_bus_pop(bus)
+    if not message:
+        return 0
+    kind = Message.from_address(message).type
+    gst.gst_mini_object_unref(message)
+    return int(kind)
 
 
 def picture_of(pipeline: str) -> Pixels:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 import ctypes
-from ctypes import byref
 import dataclasses
 from dataclasses import dataclass, field
 import os
@@ -28,18 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from camera.camera_options import camera_options, NamedHeap
-import numpy as np
 from waiting import until
 
 from zc_perception.camera.camera import Camera, CameraOptions
-from zc_perception.camera.gstreamer.abi import (
-    Error,
-    load_gstreamer,
-    Message,
-    MessageType,
-    PARSE_FATAL_ERRORS,
-    State,
-)
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
@@ -48,7 +38,6 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 
-Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 WAIT_S = 60.0
 # 64x48 NV12, tightly packed: 3072 + 1536 bytes.
 SIZE = 'width=64,height=48,framerate=200/1'
@@ -114,7 +103,7 @@ def next_frame(camera: Camera) -> Frame:
     return until(camera.capture, 'a frame')
 
 
-def capture_until_error(camera: Camera) -> CameraError:
+def awaited_error(camera: Camera) -> CameraError:
     def one() -> CameraError | None:
         try:
             frame = camera.capture()
@@ -140,32 +129,3 @@ def shown(frame: Frame) -> tuple[int, ...]:
 
 def inodes(frame: Frame) -> tuple[int, ...]:
     return tuple(buffer.identity.inode for buffer in frame.data.buffers)
-
-
-def written_by_gstreamer(description: str, file: Path) -> Pixels:
-    """Return the first frame as written by filesink, which doesn't support GstVideoMeta."""
-    gst, failure = load_gstreamer(), ctypes.POINTER(Error)()
-    text = f'{description} ! identity eos-after=2 ! filesink location={file}'
-    made = gst.gst_parse_launch_full(text.encode(), None, PARSE_FATAL_ERRORS, byref(failure))
-    assert made, gst.take_error(failure)
-    pipeline = gst.gst_object_ref_sink(made)
-    bus = gst.gst_element_get_bus(pipeline)
-    try:
-        gst.gst_element_set_state(pipeline, State.PLAYING)
-        until(lambda: _said(bus) & (MessageType.EOS | MessageType.ERROR), 'the end of the stream')
-    finally:
-        gst.gst_element_set_state(pipeline, State.NULL)
-        gst.gst_object_unref(bus)
-        gst.gst_object_unref(pipeline)
-    return np.fromfile(file, np.uint8)
-
-
-def _said(bus: int) -> int:
-    """Return the type of the bus's next message, 0 for none."""
-    gst = load_gstreamer()
-    message = gst.gst_bus_pop(bus)
-    if not message:
-        return 0
-    kind = Message.from_address(message).type
-    gst.gst_mini_object_unref(message)
-    return int(kind)
