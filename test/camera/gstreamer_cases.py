@@ -66,6 +66,7 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
 
 CROPPED = TIGHT.replace('width=64,height=48', 'width=32,height=16')
 NV21 = fourcc_code('NV21')
+DMABUF, TILES = 'video/x-raw(memory:DMABuf)', 0x0100000000000002
 Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
@@ -82,45 +83,35 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
     return [(p.buffer, p.offset, p.stride) for p in camera.pool.layout.planes]
 
 
-@pytest.mark.parametrize(
-    ('options', 'expected', 'buffers'),
-    [
-        (TIGHT, [(0, 0, 64), (0, 3072, 64)], 1),
-        (f'frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192',
-         [(0, 0, 128), (0, 8192, 256)], 1),
-        # Without GstVideoMeta, GStreamer's default strides and offsets apply.
-        ('frame-size=4488 caps-text=video/x-raw,format=NV12,width=66,height=44',
-         [(0, 0, 68), (0, 2992, 68)], 1),
-        # NM12: a descriptor for each plane.
-        (f'memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072',
-         [(0, 0, 64), (1, 0, 64)], 2),
-        # Two memories in one dma-buf.
-        (f'memories=0 frame-size=8192 caps-text={CAPS} strides=64,64 offsets=0,4096',
-         [(0, 0, 64), (0, 4096, 64)], 1),
-        # The frame begins inside of its buffer.
-        (f'start=4096 memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072',
-         [(0, 4096, 64), (1, 4096, 64)], 2),
-        # A crop rectangle; the caps have its size.
-        (
-            f'crop=16,8,32,16 whole=64,48 {CROPPED}',
-            [(0, 16 + 8 * 64, 64), (0, 3072 + 16 + 4 * 64, 64)],
-            1,
-        ),
-        # Old caps, which say nothing of the layout.
-        (TIGHT.replace('x-raw', 'x-raw(memory:DMABuf)'), [(0, 0, 64), (0, 3072, 64)], 1),
-        # Caps since GStreamer 1.24, from which it finds no layout.
-        (
-            'frame-size=4608 caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,'
-            f'{SIZE}"',
-            [(0, 0, 64), (0, 3072, 64)],
-            1,
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(('options', 'expected', 'buffers'), [
+    (TIGHT, [(0, 0, 64), (0, 3072, 64)], 1),
+    (f'frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192',
+     [(0, 0, 128), (0, 8192, 256)], 1),
+    # Without GstVideoMeta, GStreamer's default strides and offsets apply.
+    ('frame-size=4488 caps-text=video/x-raw,format=NV12,width=66,height=44',
+     [(0, 0, 68), (0, 2992, 68)], 1),
+    # NM12: a descriptor for each plane.
+    (f'memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072',
+     [(0, 0, 64), (1, 0, 64)], 2),
+    # Two memories in one dma-buf.
+    (f'memories=0 frame-size=8192 caps-text={CAPS} strides=64,64 offsets=0,4096',
+     [(0, 0, 64), (0, 4096, 64)], 1),
+    # The frame begins inside of its buffer.
+    (f'start=4096 memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072',
+     [(0, 4096, 64), (1, 4096, 64)], 2),
+    # A crop rectangle; the caps have its size.
+    (f'crop=16,8,32,16 whole=64,48 {CROPPED}', [(0, 16 + 8 * 64, 64), (0, 3072 + 16 + 4 * 64, 64)],
+     1),
+    # Old caps, which say nothing of the layout.
+    (TIGHT.replace('x-raw', 'x-raw(memory:DMABuf)'), [(0, 0, 64), (0, 3072, 64)], 1),
+    # Caps since GStreamer 1.24, from which it finds no layout.
+    ('frame-size=4608 caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,'
+     f'{SIZE}"', [(0, 0, 64), (0, 3072, 64)], 1),
+])  # fmt: skip
 def test_frames_are_taken_where_they_lie(
     options: str, expected: list[tuple[int, int, int]], buffers: int
 ) -> None:
-    with streaming(f'zcframes {options}', assume_linear='DMABuf' in options) as opened:
+    with streaming(f'zcframes {options}', assume_linear='DMABuf),format=NV12' in options) as opened:
         camera = opened.camera
         assert (
             planes(camera) == expected
@@ -140,24 +131,13 @@ def test_frames_are_taken_where_they_lie(
         assert opened.ledger.entries() == {} and opened.opened_heaps == []
 
 
-@pytest.mark.parametrize(
-    ('caps', 'fourcc', 'modifier'),
-    [
-        ('video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12', 'NV12', LINEAR),
-        (
-            'video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002',
-            'NV12',
-            0x0100000000000002,
-        ),
-        ('video/x-raw(memory:DMABuf),format=NV12', 'NV12', INVALID),
-        ('video/x-raw(memory:SystemMemory),format=NV12', 'NV12', LINEAR),
-        (
-            'video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=AR24:0x0100000000000002',
-            'AR24',
-            0x0100000000000002,
-        ),
-    ],
-)
+@pytest.mark.parametrize(('caps', 'fourcc', 'modifier'), [
+    ('video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12', 'NV12', LINEAR),
+    (f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILES:016x}', 'NV12', TILES),
+    ('video/x-raw(memory:DMABuf),format=NV12', 'NV12', INVALID),
+    ('video/x-raw(memory:SystemMemory),format=NV12', 'NV12', LINEAR),
+    (f'{DMABUF},format=DMA_DRM,drm-format=AR24:0x{TILES:016x}', 'AR24', TILES),
+])  # fmt: skip
 def test_every_style_of_caps_says_its_format(caps: str, fourcc: str, modifier: int) -> None:
     strides = 'strides=64,64 offsets=0,3072' if fourcc == 'NV12' else 'strides=256 offsets=0'
     opened = open_camera(f'zcframes frame-size=12288 caps-text="{caps},{SIZE}" {strides}')
@@ -325,7 +305,6 @@ def consumer(name: str, *formats: tuple[str, int]) -> BufferConstraints:
 
 NPU = BufferConstraints('npu', formats=((NV12, LINEAR),))
 TILED = 0x0300000000606010
-DMABUF = 'video/x-raw(memory:DMABuf)'
 
 
 @pytest.mark.parametrize(('accepted', 'offers', 'expected'), [
@@ -523,46 +502,37 @@ TILED_CROP = (
 )
 
 
-@pytest.mark.parametrize(
-    ('pipeline', 'kind', 'words'),
-    [
-        ('', ConfigError, "parameter 'pipeline' is empty"),
-        ('nosuchsrc ! videoconvert', ConfigError, 'nosuchsrc.*gst-inspect-1.0.*apt install'),
-        ('videotestsrc nosuchproperty=1', ConfigError, 'nosuchproperty'),
-        (('videotestsrc ! video/x-raw,format=NV12,width=64,height=48 ! appsink name=x ! '
-          'fakesink'), ConfigError, 'pipeline'),
-        ('videotestsrc num-buffers=0 ! video/x-raw,format=NV12', CameraError,
-         'ended before its first frame'),
-        (('zcframes frame-size=4608 '
-          'caps-text="video/x-raw(memory:VASurface),format=NV12,width=64,height=48"'), ConfigError,
-         'VASurface'),
-        (('zcframes frame-size=4608 '
-          'caps-text="video/x-raw(memory:NVMM),format=NV12,width=64,height=48"'), ConfigError,
-         'camera: argus'),
-        (f'zcframes frame-size=4608 caps-text={CAPS},interlace-mode=alternate', ConfigError,
-         'deinterlace'),
-        (f'zcframes frame-size=4600 caps-text={CAPS} strides=64,64 offsets=0,3072', CameraError,
-         'plane 1'),
-        ('zcframes frame-size=4608 '
-         'caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,'
-         'drm-format=NV12:0x0100000000000002,width=64,'
-         'height=48" memory=system', ConfigError, "can't be copied"),
-        ('filesrc location=/nowhere/a.mp4 ! decodebin', CameraError,
-         '"/nowhere/a.mp4".*property location exists'),
-        ('multifilesrc location=/nowhere/%d.jpg ! jpegdec', CameraError,
-         '/nowhere/0.jpg.*property location exists'),
-        (source('NV12', 'smpte240m', 48), ConfigError,
-         COLOURS.format("'smpte240m': matrix 5 is not one of 3")),
-        (source('GRAY8', 'bt2100-hlg', 48), ConfigError,
-         COLOURS.format("'bt2100-hlg': transfer 15 is not one of")),
-        (source('NV12', 'BT709', 48), ConfigError,
-         COLOURS.format("'BT709' is neither one of bt601, bt709")),
-        (f'zcframes crop=16,0,32,16 {TILED_CROP}', ConfigError,
-         'only a LINEAR image can be cropped at its left and top'),
-        (f'zcframes crop=15,8,1,16 whole=64,48 {CROPPED}', ConfigError, 'at least 2x2'),
-        (f'zcframes crop=40,8,32,16 whole=64,48 {CROPPED}', ConfigError, 'not inside'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(('pipeline', 'kind', 'words'), [
+    ('', ConfigError, "parameter 'pipeline' is empty"),
+    ('nosuchsrc ! videoconvert', ConfigError, 'nosuchsrc.*gst-inspect-1.0.*apt install'),
+    ('videotestsrc nosuchproperty=1', ConfigError, 'nosuchproperty'),
+    (('videotestsrc ! video/x-raw,format=NV12,width=64,height=48 ! appsink name=x ! fakesink'),
+     ConfigError, 'pipeline'),
+    ('videotestsrc num-buffers=0 ! video/x-raw,format=NV12', CameraError,
+     'ended before its first frame'),
+    (f'zcframes {TIGHT.replace("raw", "raw(memory:VASurface)")}', ConfigError, 'VASurface'),
+    (f'zcframes {TIGHT.replace("raw", "raw(memory:NVMM)")}', ConfigError, 'camera: argus'),
+    (f'zcframes {TIGHT.replace(CAPS, f"{CAPS},interlace-mode=alternate")}', ConfigError,
+     'deinterlace'),
+    (f'zcframes {TIGHT.replace("4608", "4600")}', CameraError, 'plane 1'),
+    ('zcframes frame-size=4608 caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,'
+     'drm-format=NV12:0x0100000000000002,width=64,height=48" memory=system', ConfigError,
+     "can't be copied"),
+    ('filesrc location=/nowhere/a.mp4 ! decodebin', CameraError,
+     '"/nowhere/a.mp4".*property location exists'),
+    ('multifilesrc location=/nowhere/%d.jpg ! jpegdec', CameraError,
+     '/nowhere/0.jpg.*property location exists'),
+    (source('NV12', 'smpte240m', 48), ConfigError,
+     COLOURS.format("'smpte240m': matrix 5 is not one of 3")),
+    (source('GRAY8', 'bt2100-hlg', 48), ConfigError,
+     COLOURS.format("'bt2100-hlg': transfer 15 is not one of")),
+    (source('NV12', 'BT709', 48), ConfigError,
+     COLOURS.format("'BT709' is neither one of bt601, bt709")),
+    (f'zcframes crop=16,0,32,16 {TILED_CROP}', ConfigError,
+     'only a LINEAR image can be cropped at its left and top'),
+    (f'zcframes crop=15,8,1,16 whole=64,48 {CROPPED}', ConfigError, 'at least 2x2'),
+    (f'zcframes crop=40,8,32,16 whole=64,48 {CROPPED}', ConfigError, 'not inside'),
+])  # fmt: skip
 def test_what_cannot_be_is_said_in_one_sentence(
     pipeline: str, kind: type[Exception], words: str
 ) -> None:

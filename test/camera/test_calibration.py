@@ -389,20 +389,15 @@ def test_urls(url: str, environment: dict[str, str], expected: str) -> None:
     ) == Path(expected)
 
 
-@pytest.mark.parametrize(
-    ('url', 'message'),
-    [
-        ('http://x/y.yaml', 'it must begin with file:// or package://'),
-        ('relative.yaml', 'a file URL has an absolute path'),
-        (
-            'file:///x/${HOME}.yaml',
-            r"variable '\$\{HOME\}' is unknown; known are \$\{NAME\}, \$\{ROS_HOME\}",
-        ),
-        ('package://robot', 'a package URL is package://PACKAGE/path'),
-        ('package://rowboat/x.yaml', "there is no ROS package 'rowboat' in this environment"),
-        ('package://robot/../../etc/passwd', "without '..'"),
-    ],
-)
+@pytest.mark.parametrize(('url', 'message'), [
+    ('http://x/y.yaml', 'it must begin with file:// or package://'),
+    ('relative.yaml', 'a file URL has an absolute path'),
+    ('file:///x/${HOME}.yaml',
+     r"variable '\$\{HOME\}' is unknown; known are \$\{NAME\}, \$\{ROS_HOME\}"),
+    ('package://robot', 'a package URL is package://PACKAGE/path'),
+    ('package://rowboat/x.yaml', "there is no ROS package 'rowboat' in this environment"),
+    ('package://robot/../../etc/passwd', "without '..'"),
+])  # fmt: skip
 def test_urls_that_can_not_be_are_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         calibration_path(url, 'front', package_folder=package_folder, environment=HOME)

@@ -110,17 +110,15 @@ NUMBERS = {
     'GST_PARSE_FLAG_FATAL_ERRORS': abi.PARSE_FATAL_ERRORS,
     'GST_PARSE_ERROR_NO_SUCH_ELEMENT': abi.PARSE_NO_SUCH_ELEMENT,
     'GST_PAD_PROBE_TYPE_QUERY_DOWNSTREAM': abi.PROBE_QUERY_DOWNSTREAM,
-    'GST_PAD_PROBE_OK': abi.PROBE_OK,
-    'GST_PAD_PROBE_HANDLED': abi.PROBE_HANDLED,
+    'GST_PAD_PROBE_OK': abi.PROBE_OK, 'GST_PAD_PROBE_HANDLED': abi.PROBE_HANDLED,
     'GST_BUFFER_FLAG_CORRUPTED': abi.BUFFER_CORRUPTED,
     'GST_BUFFER_FLAG_DELTA_UNIT': abi.BUFFER_DELTA_UNIT,
-    'GST_MEMORY_FLAG_READONLY': abi.MEMORY_READONLY,
-    'GST_VIDEO_MAX_PLANES': abi.MAX_PLANES,
+    'GST_MEMORY_FLAG_READONLY': abi.MEMORY_READONLY, 'GST_VIDEO_MAX_PLANES': abi.MAX_PLANES,
     **{f'GST_STATE_{state.name}': state for state in abi.State},
     **{f'GST_STATE_CHANGE_{change.name}': change for change in abi.StateChange},
     **{f'GST_MESSAGE_{kind.name}': kind for kind in abi.MessageType},
     **{f'GST_RESOURCE_ERROR_{error.name}': error for error in abi.ResourceError},
-}
+}  # fmt: skip
 
 
 def test_structs_and_numbers_are_those_of_the_headers(tmp_path: Path) -> None:

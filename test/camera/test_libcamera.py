@@ -220,21 +220,18 @@ def test_a_busy_camera_says_so(module: Any, open_camera: OpenCamera) -> None:
     open_camera()
 
 
-@pytest.mark.parametrize(
-    ('change', 'options', 'kind', 'words'),
-    [
-        (lambda m: m.manager.cameras.clear(), {}, CameraError, 'found no camera'),
-        (lambda m: None, {'camera': '²'}, CameraError, "has 0 cameras with '²' in the id"),
-        (lambda m: None, {'camera': 'ov5647'}, CameraError, ("with 'ov5647' in the id; there are "
-                                                             '/base/soc/i2c0mux/i2c@1/imx708@1a')),
-        (lambda m: m.manager.cameras.append(Camera(m, 'imx708 b')), {'camera': 'imx708'},
-         CameraError, 'has 2 cameras'),
-        (lambda m: None, {'width': 1280, 'height': 720}, ConfigError, (r"can't do 1280x720; the "
-                                                                       r'nearest is 640x480')),
-        (lambda m: setattr(m.manager.cameras[0], 'formats', ['YUYV']), {}, ConfigError,
-         'has no NV12 stream, it gives YUYV'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(('change', 'options', 'kind', 'words'), [
+    (lambda m: m.manager.cameras.clear(), {}, CameraError, 'found no camera'),
+    (lambda m: None, {'camera': '²'}, CameraError, "has 0 cameras with '²' in the id"),
+    (lambda m: None, {'camera': 'ov5647'}, CameraError,
+     "with 'ov5647' in the id; there are /base/soc/i2c0mux/i2c@1/imx708@1a"),
+    (lambda m: m.manager.cameras.append(Camera(m, 'imx708 b')), {'camera': 'imx708'}, CameraError,
+     'has 2 cameras'),
+    (lambda m: None, {'width': 1280, 'height': 720}, ConfigError,
+     "can't do 1280x720; the nearest is 640x480"),
+    (lambda m: setattr(m.manager.cameras[0], 'formats', ['YUYV']), {}, ConfigError,
+     'has no NV12 stream, it gives YUYV'),
+])  # fmt: skip
 def test_what_cannot_be_is_said(
     change: Callable[[Any], None], options: dict[str, Any], kind: type[Exception], words: str,
     module: Any,

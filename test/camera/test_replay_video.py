@@ -227,22 +227,16 @@ def test_a_picture_whose_rows_lie_upside_down(tmp_path: Path) -> None:
 FULL_709 = {'colorspace': 1, 'color_range': 2}
 
 
-@pytest.mark.parametrize(
-    ('size', 'said', 'wanted'),
-    [
-        ((64, 48), FULL_709, Colorimetry(Matrix.BT709, Range.FULL)),
-        ((64, 48), FULL_709 | {'colorspace': 6}, Colorimetry(Matrix.BT601, Range.FULL)),
-        ((64, 48), {'colorspace': 9, 'color_trc': 14}, Colorimetry(Matrix.BT2020, Range.LIMITED)),
-        (
-            (64, 48),
-            {'colorspace': 1, 'color_trc': 13},
-            Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB),
-        ),
-        # A file that says nothing has the colours that players take it for.
-        ((720, 576), {}, Colorimetry(Matrix.BT601, Range.LIMITED)),
-        ((720, 1280), {}, Colorimetry(Matrix.BT709, Range.LIMITED)),
-    ],
-)
+@pytest.mark.parametrize(('size', 'said', 'wanted'), [
+    ((64, 48), FULL_709, Colorimetry(Matrix.BT709, Range.FULL)),
+    ((64, 48), FULL_709 | {'colorspace': 6}, Colorimetry(Matrix.BT601, Range.FULL)),
+    ((64, 48), {'colorspace': 9, 'color_trc': 14}, Colorimetry(Matrix.BT2020, Range.LIMITED)),
+    ((64, 48), {'colorspace': 1, 'color_trc': 13},
+     Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB)),
+    # A file that says nothing has the colours that players take it for.
+    ((720, 576), {}, Colorimetry(Matrix.BT601, Range.LIMITED)),
+    ((720, 1280), {}, Colorimetry(Matrix.BT709, Range.LIMITED)),
+])  # fmt: skip
 def test_frames_have_the_colorimetry_of_the_file_and_its_samples(
     tmp_path: Path, size: tuple[int, int], said: dict[str, int], wanted: Colorimetry
 ) -> None:

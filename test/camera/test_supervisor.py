@@ -238,13 +238,10 @@ def test_a_camera_that_fails_while_it_is_prepared_first_is_waited_for(
     bench.expect(2)
 
 
-@pytest.mark.parametrize(
-    'error',
-    [
-        ValueError('a defect'), SystemExit('a library ends the process'),
-        ConfigError('the file went away'), RecordingError('frame 3'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize('error', [
+    ValueError('a defect'), SystemExit('a library ends the process'),
+    ConfigError('the file went away'), RecordingError('frame 3'),
+])  # fmt: skip
 def test_an_unforeseen_error_is_a_failure_and_not_the_end_of_a_file(
     bench_of: MakeBench, error: Exception
 ) -> None:

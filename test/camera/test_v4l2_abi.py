@@ -40,12 +40,10 @@ STRUCTS = {
 }  # fmt: skip
 # Fields inside C's anonymous unions that have other names here.
 MEMBERS = {
-    'v4l2_dv_timings': {'words': 'reserved'},
-    'v4l2_frmsizeenum': {'_size': 'stepwise'},
-    'v4l2_frmivalenum': {'_interval': 'stepwise'},
-    'v4l2_querymenu': {'_item': 'name'},
+    'v4l2_dv_timings': {'words': 'reserved'}, 'v4l2_frmsizeenum': {'_size': 'stepwise'},
+    'v4l2_frmivalenum': {'_interval': 'stepwise'}, 'v4l2_querymenu': {'_item': 'name'},
     'v4l2_ext_control': {'_value': 'value64'},
-}
+}  # fmt: skip
 PREFIXED = {
     name: value
     for name, value in vars(abi).items()
@@ -61,13 +59,11 @@ CONSTANTS = (
 )
 
 
-PLACES = {
-    'offsetof(struct v4l2_dv_timings, bt.width)': abi.DvTimings.words.offset,
-    'offsetof(struct v4l2_dv_timings, bt.height)': abi.DvTimings.words.offset + 4,
-    'offsetof(struct v4l2_event, u.src_change.changes)': abi.Event.u.offset,
-    'offsetof(struct v4l2_querymenu, value)': abi.QueryMenu.value.offset,
-    'offsetof(struct v4l2_ext_control, value)': abi.ExtControl.value.offset,
-}
+PLACES = {'offsetof(struct v4l2_dv_timings, bt.width)': abi.DvTimings.words.offset,
+          'offsetof(struct v4l2_dv_timings, bt.height)': abi.DvTimings.words.offset + 4,
+          'offsetof(struct v4l2_event, u.src_change.changes)': abi.Event.u.offset,
+          'offsetof(struct v4l2_querymenu, value)': abi.QueryMenu.value.offset,
+          'offsetof(struct v4l2_ext_control, value)': abi.ExtControl.value.offset}  # fmt: skip
 
 
 def test_constants_requests_and_structs_are_the_kernels(tmp_path: Path) -> None:

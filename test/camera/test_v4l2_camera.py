@@ -156,17 +156,14 @@ def test_data_behind_a_header_in_strides_that_suit_consumers_are_where_the_layou
             take(camera)
 
 
-@pytest.mark.parametrize(
-    ('formats', 'options', 'words'),
-    [
-        ((), {'width': 600, 'height': 300}, r"can't do 600x300; the nearest is 640x360: .* it "
-                                            r'offers NV12 in 320x180, 640x360; also YUYV'),
-        ((), {'pixel_format': 'NM12'}, r"no pixel format 'NM12'; it offers YUYV, NV12"),
-        ((), {'pixel_format': 'nv12'}, r"set parameter 'pixel_format'; did you mean 'NV12'\?"),
-        (('H264',), {}, 'no pixel format that can be used; it offers H264; .*compressed stream'),
-        ((), {'input': 2}, r'has no input 2'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(('formats', 'options', 'words'), [
+    ((), {'width': 600, 'height': 300}, r"can't do 600x300; the nearest is 640x360: .* it "
+     r'offers NV12 in 320x180, 640x360; also YUYV'),
+    ((), {'pixel_format': 'NM12'}, r"no pixel format 'NM12'; it offers YUYV, NV12"),
+    ((), {'pixel_format': 'nv12'}, r"set parameter 'pixel_format'; did you mean 'NV12'\?"),
+    (('H264',), {}, 'no pixel format that can be used; it offers H264; .*compressed stream'),
+    ((), {'input': 2}, r'has no input 2'),
+])  # fmt: skip
 def test_what_the_device_can_not_do_is_said_with_what_it_can(
     formats: tuple[str, ...], options: dict[str, Any], words: str
 ) -> None:
@@ -550,32 +547,26 @@ def _controlled() -> DriverDouble:
     return driver
 
 
-@pytest.mark.parametrize(
-    ('name', 'value', 'in_force'),
-    [
-        ('brightness', 103, 100), ('brightness', 0, 0), ('power_line', 'auto', 3),
-        ('power_line', 3, 3), ('link_rate', '-3', 1), ('pixel_rate', -(1 << 62), -(1 << 62)),
-        ('mask', 0x80000001, 0x80000001), ('mask', 0, 0), ('gain', 9, 9), ('flip', True, 1),
-        ('flip', 1, 1), ('flip', False, 0), ('reset', 'whatever', None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(('name', 'value', 'in_force'), [
+    ('brightness', 103, 100), ('brightness', 0, 0), ('power_line', 'auto', 3),
+    ('power_line', 3, 3), ('link_rate', '-3', 1), ('pixel_rate', -(1 << 62), -(1 << 62)),
+    ('mask', 0x80000001, 0x80000001), ('mask', 0, 0), ('gain', 9, 9), ('flip', True, 1),
+    ('flip', 1, 1), ('flip', False, 0), ('reset', 'whatever', None),
+])  # fmt: skip
 def test_setting_returns_what_is_in_force(
     name: str, value: int | str, in_force: int | None
 ) -> None:
     assert V4l2Controls(V4l2Device(_controlled())).set(name, value) == in_force
 
 
-@pytest.mark.parametrize(
-    ('name', 'number', 'kind', 'words'),
-    [
-        ('brightness', errno.EBUSY, CameraError,
-         "'brightness' can't be changed while the camera streams"),
-        ('brightness', errno.EIO, CameraError,
-         'could not be set to 1: .*Input/output error; it takes 0 .. 255'),
-        ('gain', errno.EACCES, CameraError, 'another control overrides it'),
-        ('brightness', errno.ENODEV, CameraLostError, 'unplugged'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(('name', 'number', 'kind', 'words'), [
+    ('brightness', errno.EBUSY, CameraError,
+     "'brightness' can't be changed while the camera streams"),
+    ('brightness', errno.EIO, CameraError,
+     'could not be set to 1: .*Input/output error; it takes 0 .. 255'),
+    ('gain', errno.EACCES, CameraError, 'another control overrides it'),
+    ('brightness', errno.ENODEV, CameraLostError, 'unplugged'),
+])  # fmt: skip
 def test_what_the_driver_refuses_is_said(
     name: str, number: int, kind: type[Exception], words: str
 ) -> None:

@@ -85,11 +85,9 @@ def test_padded_read_only_rows_overwrite_all_of_the_frame_before(target: tuple[i
     assert np.array_equal(first, fresh.convert((luma, chroma)))
 
 
-@pytest.mark.parametrize(
-    'colorimetry',
-    [Colorimetry(Matrix.BT601, Range.FULL), Colorimetry(Matrix.BT709, Range.LIMITED)],
-    ids=lambda c: f'{c.matrix.value}-{c.range.value}',
-)
+@pytest.mark.parametrize('colorimetry', [
+    Colorimetry(Matrix.BT601, Range.FULL), Colorimetry(Matrix.BT709, Range.LIMITED),
+], ids=lambda c: f'{c.matrix.value}-{c.range.value}')  # fmt: skip
 @pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
 def test_the_samples_are_those_of_the_small_picture_in_the_frame_s_colorimetry(
     colorimetry: Colorimetry, bgr: bool

@@ -125,10 +125,8 @@ def test_the_options_of_a_kind_are_those_that_it_reads(kind: str) -> None:
 @given(
     st.integers(0, 2**32),
     st.sampled_from(['bits', 'special', 'huge', 'int8', 'saturated', 'uint8', 'int16', 'int32']),
-    st.sampled_from([0.0, 0.25, 0.5, 1.0]),
-    st.sampled_from([0.0, 0.45, 1.0]),
-    st.booleans(),
-)
+    st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([0.0, 0.45, 1.0]), st.booleans(),
+)  # fmt: skip
 def test_no_box_that_is_none(
     case: str, seed: int, numbers: str, score: float, iou: float, agnostic: bool
 ) -> None:
@@ -174,27 +172,23 @@ SPECIAL = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ('kind', 'options', 'shapes', 'message'),
-    [
-        ('yolov8', {}, [], 'there is no output|no outputs|no channels'),
-        ('yolov8', {}, [(2, 7, 10)], r'0 has shape 2x7x10: expected 1x7xN or 1xNx7 \(4'),
-        ('yolov8', {}, [(1, 7, 10)] * 2, '1x7x10: expected .* for each of the grids 8x12,'),
-        ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 4)], '64 box and 3 class channels'),
-        ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 3)], 'no output has grid 4x6'),
-        ('yolov5', {}, [(1, 30, 10)], 'output 0 has shape 1x30x10: expected 1xNx8 or 1x8xN'),
-        ('yolov5', {}, [(1, *grid, 24) for grid in GRIDS], '3 raw levels, but .* no head.anchors'),
-        ('yolov5', {'anchors': ANCHORS}, [(1, 2, 8, 12, 8)] * 2, 'x channel: 2x8x12x8'),
-        ('yolox', {}, [(1, 120, 8)], 'output 0 has shape 1x120x8: expected 1x126x8 or 1x8x126'),
-        ('yolox', {}, [(1, 8, 12, 8), (1, 4, 6, 9)], '1 objectness and 3 class channels'),
-        ('ssd', PRIORS, [(1, 30, 4)], 'deltas 1x30x4 and scores 1x30x4 .3 classes and'),
-        ('boxes', {}, [(3, 5)], 'expected one output nx6 or 1xnx6'),
-        ('mine', {}, [(5,)], 'expected one output nx5'),
-        ('yolox', {'input_size': (640, 640)}, [(1, CELLS, 8)], 'is 640x640, but frames'),
-        ('yolov8', {'input_size': (0, 0), 'strides': (8, 48)}, [(1, 9, 12, 12)],
-         '48 does not divide'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(('kind', 'options', 'shapes', 'message'), [
+    ('yolov8', {}, [], 'there is no output|no outputs|no channels'),
+    ('yolov8', {}, [(2, 7, 10)], r'0 has shape 2x7x10: expected 1x7xN or 1xNx7 \(4'),
+    ('yolov8', {}, [(1, 7, 10)] * 2, '1x7x10: expected .* for each of the grids 8x12,'),
+    ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 4)], '64 box and 3 class channels'),
+    ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 3)], 'no output has grid 4x6'),
+    ('yolov5', {}, [(1, 30, 10)], 'output 0 has shape 1x30x10: expected 1xNx8 or 1x8xN'),
+    ('yolov5', {}, [(1, *grid, 24) for grid in GRIDS], '3 raw levels, but .* no head.anchors'),
+    ('yolov5', {'anchors': ANCHORS}, [(1, 2, 8, 12, 8)] * 2, 'x channel: 2x8x12x8'),
+    ('yolox', {}, [(1, 120, 8)], 'output 0 has shape 1x120x8: expected 1x126x8 or 1x8x126'),
+    ('yolox', {}, [(1, 8, 12, 8), (1, 4, 6, 9)], '1 objectness and 3 class channels'),
+    ('ssd', PRIORS, [(1, 30, 4)], 'deltas 1x30x4 and scores 1x30x4 .3 classes and'),
+    ('boxes', {}, [(3, 5)], 'expected one output nx6 or 1xnx6'),
+    ('mine', {}, [(5,)], 'expected one output nx5'),
+    ('yolox', {'input_size': (640, 640)}, [(1, CELLS, 8)], 'is 640x640, but frames'),
+    ('yolov8', {'input_size': (0, 0), 'strides': (8, 48)}, [(1, 9, 12, 12)], '48 does not divide'),
+])  # fmt: skip
 def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
     kind: str, options: dict[str, Any], shapes: list[tuple[int, ...]], message: str
 ) -> None:
@@ -205,28 +199,25 @@ def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
         head.decode(outputs, BOX, DecodeLimits(0.5, 0.5, 10))
 
 
-@pytest.mark.parametrize(
-    ('kind', 'options', 'message'),
-    [
-        ('yolov9', {}, "'yolov9' is not known; it must be one of .*did you mean 'yolov"),
-        ('yolov8', {'coordinates': 'input'}, "not for head 'yolov8'; it is for boxes: leave it"),
-        ('boxes', {'anchors': ANCHORS}, "not for head 'boxes'; it is for ssd, yolov5"),
-        ('boxes', {'class_agnostic': True}, 'host suppresses: add suppressed: false'),
-        ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
-        ('boxes', {'keypoints': (2, 2), 'coordinates': 'relative'},
-         'head.coordinates is relative: with keypoints it must be input'),
-        ('yolov8', {'masks': 32, 'oriented': True}, 'masks and head.oriented: rows have the'),
-        ('yolov8', {'strides': (8, 8, 16)}, r'head.strides is \[8, 8, 16\]: must be at least one'),
-        ('yolox', {'strides': (0, 8)}, r'head.strides is \[0, 8\]: must be at least one'),
-        ('yolov5', {'anchors': ANCHORS[:2]}, r'has \[2, 2\] anchors: expected for each of the 3'),
-        ('yolov5', {'anchors': (((0.0, 5.0),),) * 3}, 'head.anchors: every width and height'),
-        ('ssd', {'strides': (8, 16), **PRIORS}, 'belongs to head.anchors, .*: give both'),
-        ('ssd', {'background': 2, **PRIORS}, 'is 2: must be 0 .first., 3 .last. or -1'),
-        ('ssd', {'softmax': True, 'sigmoid': True, **PRIORS}, 'head.softmax and head.sigmoid'),
-        ('ssd', {'anchors': ANCHORS, **PRIORS}, 'head.anchors and head.priors: give one'),
-        ('ssd', {}, 'itself decodes the boxes, use head: boxes .columns: .box, scores.'),
-    ],
-)
+@pytest.mark.parametrize(('kind', 'options', 'message'), [
+    ('yolov9', {}, "'yolov9' is not known; it must be one of .*did you mean 'yolov"),
+    ('yolov8', {'coordinates': 'input'}, "not for head 'yolov8'; it is for boxes: leave it"),
+    ('boxes', {'anchors': ANCHORS}, "not for head 'boxes'; it is for ssd, yolov5"),
+    ('boxes', {'class_agnostic': True}, 'host suppresses: add suppressed: false'),
+    ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
+    ('boxes', {'keypoints': (2, 2), 'coordinates': 'relative'},
+     'head.coordinates is relative: with keypoints it must be input'),
+    ('yolov8', {'masks': 32, 'oriented': True}, 'masks and head.oriented: rows have the'),
+    ('yolov8', {'strides': (8, 8, 16)}, r'head.strides is \[8, 8, 16\]: must be at least one'),
+    ('yolox', {'strides': (0, 8)}, r'head.strides is \[0, 8\]: must be at least one'),
+    ('yolov5', {'anchors': ANCHORS[:2]}, r'has \[2, 2\] anchors: expected for each of the 3'),
+    ('yolov5', {'anchors': (((0.0, 5.0),),) * 3}, 'head.anchors: every width and height'),
+    ('ssd', {'strides': (8, 16), **PRIORS}, 'belongs to head.anchors, .*: give both'),
+    ('ssd', {'background': 2, **PRIORS}, 'is 2: must be 0 .first., 3 .last. or -1'),
+    ('ssd', {'softmax': True, 'sigmoid': True, **PRIORS}, 'head.softmax and head.sigmoid'),
+    ('ssd', {'anchors': ANCHORS, **PRIORS}, 'head.anchors and head.priors: give one'),
+    ('ssd', {}, 'itself decodes the boxes, use head: boxes .columns: .box, scores.'),
+])  # fmt: skip
 def test_options_that_are_none_or_don_t_belong_together(
     kind: str, options: dict[str, Any], message: str
 ) -> None:
