@@ -111,7 +111,8 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
 def test_frames_are_taken_where_they_lie(
     options: str, expected: list[tuple[int, int, int]], buffers: int
 ) -> None:
-    with streaming(f'zcframes {options}', assume_linear='DMABuf),format=NV12' in options) as opened:
+    old = 'DMABuf),format=NV12' in options
+    with streaming(f'zcframes {options}', assume_linear=old) as opened:
         camera = opened.camera
         assert (
             planes(camera) == expected
