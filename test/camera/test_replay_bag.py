@@ -330,7 +330,8 @@ def test_a_recording_that_can_not_be_read_on_ends_with_the_reason(tmp_path: Path
 
     camera = replay(write_bag(tmp_path / 'bag', nv12_entries()))
     camera._source._messages = failing()  # type: ignore[attr-defined]
-    with pytest.raises(RecordingError, match=r"can't be read any further: .*Input/output error"):
+    reason = r"can't be read any further: .*Input/output error; sqlite3 bag.db3 .recover"
+    with pytest.raises(RecordingError, match=reason):
         played(camera)
 
 
@@ -529,6 +530,26 @@ def test_a_file_that_is_no_recording_is_told_by_its_content(case: str, tmp_path:
     whole.unlink()
     with pytest.raises(ConfigError, match=f'{name}.* {message}'):
         replay(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ('damage', 'advice'),
+    [
+        (lambda mcap: mcap[:8], "the fault is in 'bag.mcap': mcap recover bag.mcap -o whole"),
+        (lambda mcap: mcap[:-28] + b'\1' + mcap[-27:], 'mcap recover bag.mcap -o whole.mcap'),
+        (None, 'copy the files that its metadata.yaml lists'),
+    ],
+)
+def test_a_damaged_file_is_not_said_to_be_a_fault_of_the_folder_s_metadata(
+    damage: Callable[[bytes], bytes] | None, advice: str, tmp_path: Path
+) -> None:
+    file = write_bag(tmp_path / 'bag', ENTRIES, 'mcap') / 'bag.mcap'
+    content = file.read_bytes()
+    file.unlink()
+    if damage is not None:
+        file.write_bytes(damage(content))
+    with pytest.raises(ConfigError, match=f"can't be opened: .*{advice}"):
+        replay(tmp_path / 'bag')
 
 
 @pytest.mark.parametrize('storage', list(StoragePlugin))

@@ -345,27 +345,39 @@ def _opened(path: Path) -> tuple[Any, Any]:
     # rosbags has several error classes, and its parsers raise still others for a damaged file
     except Exception as error:
         raise ConfigError(
-            f"recording '{path}' can't be opened: {_first_line(error)}; {_advice(path)}"
+            f"recording '{path}' can't be opened: {_first_line(error)}; "
+            f'{_advice(path, library.Reader)}'
         ) from error
     store = types.get_typestore(types.Stores.LATEST)
     store.register(types.get_types_from_msg(DEFINITION, VIDEO))
     return reader, store
 
 
-def _advice(path: Path) -> str:
+def _advice(path: Path, reader: Callable[[Path], Any]) -> str:
     """Return the command that may repair a recording that can't be opened."""
     files = [path] if path.is_file() else _storage_files(path)
+    if path.is_dir() and [file.name for file in path.iterdir()] == [METADATA]:
+        return f'copy the files that its {METADATA} lists to where it lies'
     for file in files:
         if file.suffix == '.mcap' and not _has_end(file):
             return (
                 f"'{file.name}' has no end, because its recorder was killed or a copy broke off: "
-                f'mcap recover {file.name} -o whole.mcap saves the messages that it has'
+                f'{_rescue(file)}'
             )
-    if path.suffix == '.db3':
-        return f'sqlite3 {path.name} .recover | sqlite3 whole.db3 saves the messages that it has'
-    if path.is_file():
-        return f'mcap doctor {path.name} says what is wrong with it'
+        try:
+            whole = reader(RecordedPath(file))
+            whole.open()
+            whole.close()
+        except Exception:  # as in _opened()
+            return f"the fault is in '{file.name}': {_rescue(file)}"
     return f'ros2 bag reindex {path} writes its {METADATA} anew'
+
+
+def _rescue(file: Path) -> str:
+    """Return the command that saves the messages of a damaged storage file."""
+    if file.suffix == '.db3':
+        return f'sqlite3 {file.name} .recover | sqlite3 whole.db3 saves the messages that it has'
+    return f'mcap recover {file.name} -o whole.mcap saves the messages that it has'
 
 
 def _has_end(file: Path) -> bool:
@@ -399,6 +411,8 @@ class BagSource(FrameSource):
 
     def __init__(self, path: str, topic: str = '', width: int = 0, height: int = 0) -> None:
         self._reader, self._store = _opened(Path(path))
+        files = _storage_files(Path(path)) if Path(path).is_dir() else [Path(path)]
+        self._file = files[0] if len(files) == 1 else Path('FILE.mcap')
         self._messages: Iterator[tuple[Any, int, bytes]] = iter(())
         self._picture: Picture | None = None
         self._first_ns = 0
@@ -533,7 +547,8 @@ class BagSource(FrameSource):
             entry = next(self._messages, None)
         except Exception as error:  # rosbags has no common base class of its errors
             raise RecordingError(
-                f"recording '{self.name}' can't be read any further: {_first_line(error)}"
+                f"recording '{self.name}' can't be read any further: {_first_line(error)}; "
+                f'{_rescue(self._file)}'
             ) from error
         return None if entry is None else (entry[1], entry[2])
 
