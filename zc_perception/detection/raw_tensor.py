@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,15 @@ class RawTensor:
     def quantised(self) -> bool:
         """Whether the values need scale and zero point."""
         return self.values.dtype != np.float32
+
+    def kind(self) -> RawTensor:
+        """
+        Return this tensor's type, scale and zero point, with no values.
+
+        An object that outlives the frame keeps only this: values are a view of memory that the
+        accelerator could not free otherwise.
+        """
+        return replace(self, values=np.zeros(0, self.values.dtype))
 
     def real(self) -> NDArray[np.float32]:
         """Return all values as float32; if they are float32 already, don't copy the array."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import math
 from types import ModuleType
+import weakref
 
 import head_reference as ref
 from hypothesis import assume, given
@@ -77,6 +78,22 @@ def test_each_frame_of_a_table_has_its_own_number_of_rows(
         outputs = [RawTensor(table.astype(np.float32)) for table in tables]
         found = head.decode(outputs, BOX, DecodeLimits(0.5, 0.5, 100))
         assert found.rows.tolist() == [*range(used)] and found.classes.tolist() == [1] * used
+
+
+@pytest.mark.parametrize('compiled', [score_filter.compiled, None], ids=['compiled', 'plain'])
+@pytest.mark.parametrize('kind', ['yolov8', 'yolov5'])
+@pytest.mark.parametrize('cells_first', [True, False])
+def test_a_head_keeps_no_numbers_of_a_frame_because_they_are_the_accelerator_s_memory(
+    kind: str, cells_first: bool, compiled: ModuleType | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score_filter, 'compiled', compiled)
+    values = np.full((1, 8400 if kind == 'yolov8' else 25200, 85), 0.9, np.float32)
+    memory = weakref.ref(values)
+    output = values if cells_first else values.transpose(0, 2, 1)
+    head = make_head(HeadSpec(kind, 81 if kind == 'yolov8' else 80))
+    head.decode([RawTensor(output)], BOX, DecodeLimits(0.5, 0.5, 100))
+    del values, output
+    assert memory() is None
 
 
 @given(SEEDS, st.sampled_from([1, 2, 7, 16, 80]), SCORES, st.booleans())
