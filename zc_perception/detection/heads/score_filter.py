@@ -142,6 +142,11 @@ def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
     """Explain why numbers can't be scores from 0 to 1; return an empty text if they can."""
     if by_sigmoid or not scores.size or (scores.min() >= -0.01 and scores.max() <= 1.01):
         return ''
+    if not np.isfinite(scores).all():
+        return (
+            'scores that are not finite (nan, inf): its numbers overflow; export it in float32 '
+            '(yolo export … half=False)'
+        )
     return (
         f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (sigmoid: '
         'true), or the model needs another head'
