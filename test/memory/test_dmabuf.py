@@ -36,6 +36,7 @@ import threading
 from typing import Any
 from unittest import mock
 
+from camera.camera_options import NamedHeap
 from descriptors import limited, next_free
 import numpy as np
 import pytest
@@ -682,37 +683,29 @@ def test_a_heap_that_is_named_is_the_only_one(devices: Path) -> None:
         heaps.choose(UDMABUF)
 
 
-class Counted(SealedMemfd):
-    open = 0  # noqa: A003
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        Counted.open += 1
-
-    def close(self) -> None:
-        Counted.open -= 1
-
-
-def test_at_most_the_chosen_heap_is_open_and_none_after_closing() -> None:
-    heaps = working_heaps('auto', ['a', 'b', 'c'], opener=Counted)
-    assert heaps.names == ('a', 'b', 'c') and Counted.open == 0, 'they were tried'
+def test_at_most_the_chosen_heap_is_open_and_none_after_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(NamedHeap, 'open', 0)
+    heaps = working_heaps('auto', ['a', 'b', 'c'], opener=NamedHeap)
+    assert heaps.names == ('a', 'b', 'c') and NamedHeap.open == 0, 'they were tried'
     for name in ('b', 'b', 'c'):
         heaps.choose(name)
-        assert Counted.open == 1
+        assert NamedHeap.open == 1
     heaps.remove('a', 'a: the camera refuses it')
     assert heaps.names == ('b', 'c') and heaps.reasons == ('a: the camera refuses it',)
     heaps.close()
     heaps.close()
-    assert Counted.open == 0
+    assert NamedHeap.open == 0
     for name in ('b', 'c'):
         refused = f"heap '{name}' can't be opened: its owner was closed"
         with pytest.raises(AllocationError, match=refused):
             heaps.choose(name)
-    never_chosen = OfferedHeaps(['a'], opener=Counted)
+    never_chosen = OfferedHeaps(['a'], opener=NamedHeap)
     never_chosen.close()
     with pytest.raises(AllocationError, match='closed'):
         never_chosen.allocate(1)
-    assert Counted.open == 0
+    assert NamedHeap.open == 0
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from pathlib import Path
 import re
 import threading
 from typing import Any
+from unittest.mock import call, create_autospec
 
 from camera.camera_options import NamedHeap
 from hypothesis import given, settings
@@ -152,20 +153,6 @@ def test_level_1_imports_tight_images_and_says_why_not_others(
 # does. An error costs that frame only.
 
 
-class Scripted(SyncFile):
-    """A sync_file that has signalled, and records how long callers would wait for it."""
-
-    def __init__(self) -> None:
-        self.waits: list[float] = []
-
-    def wait(self, timeout_s: float) -> bool:
-        self.waits.append(timeout_s)
-        return True
-
-    def check(self) -> None:
-        pass
-
-
 def submit(accelerator: AxlAccelerator, frame: Frame) -> AxlJob:
     return accelerator.submit(accelerator.import_frame(frame), frame)
 
@@ -181,12 +168,14 @@ def test_a_driver_that_can_waits_for_the_sync_file_itself(
     make_opened: MakeOpened, make_frame: MakeFrame, level: int
 ) -> None:
     accelerator, card = make_opened(level=level, timeout=60.0)
-    fence = Scripted()
+    fence = create_autospec(SyncFile, instance=True)  # it has signalled
     job = submit(accelerator, make_frame(acquire_fence=fence))
     if level == 2:
-        assert card.submitted == [fence] and fence.waits == [], 'nobody waits on the CPU'
+        assert card.submitted == [fence] and not fence.wait.called, 'nobody waits on the CPU'
     else:
-        assert card.submitted == [None] and fence.waits[0] == 60.0, 'as long as a job may take'
+        assert card.submitted == [None] and fence.wait.call_args == call(60.0), (
+            'as long as a job may take'
+        )
     end(card, job)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import ctypes
-from dataclasses import dataclass, replace
+from dataclasses import replace
 import json
 import os
 from pathlib import Path
@@ -29,6 +29,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 import zipfile
 
@@ -536,18 +537,9 @@ def test_closing_twice_destroys_once(double: Double, tmp_path: Path) -> None:
 # The queue of calls: which call returns which result, and when an input may be refilled.
 
 
-class Slot:
-    """An input or output slot: its content is its only argument."""
-
-    def __init__(self, content: int | None) -> None:
-        self.arguments = [content]
-        self.users = 0
-
-
-@dataclass
-class Job:
-    number: int
-    wanted: bool = True
+def slot_of(content: int | None) -> SimpleNamespace:
+    """Return an input or output slot, whose content is its only argument."""
+    return SimpleNamespace(arguments=[content], users=0)
 
 
 class LateDevice:
@@ -572,11 +564,11 @@ class LateDevice:
 def test_every_result_is_its_own_frame_s(late: int, steps: list[str]) -> None:
     device = LateDevice(late)
     calls: Any = RuntimeCalls(device.run, late)
-    slots = [Slot(-1) for _ in range(LATE_CALLS + 2)]
+    slots = [slot_of(-1) for _ in range(LATE_CALLS + 2)]
     number = finished = lost = 0
-    waiting: list[Job] = []
+    waiting: list[SimpleNamespace] = []
     for step in steps:
-        outputs = Slot(None)
+        outputs = slot_of(None)
         if step == 'give up':
             if waiting:
                 waiting[0].wanted = False
@@ -587,7 +579,7 @@ def test_every_result_is_its_own_frame_s(late: int, steps: list[str]) -> None:
         if step != 'push':
             # One slot more than jobs is enough: one is always free.
             slot = next(slot for slot in slots if slot.users == 0)
-            slot.arguments[0], job = number, Job(number)
+            slot.arguments[0], job = number, SimpleNamespace(number=number, wanted=True)
             number += 1
         if step == 'fail':
             device.fail = True

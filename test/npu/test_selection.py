@@ -17,11 +17,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 import re
 from typing import Any
+from unittest.mock import call, Mock
 
 from entry_point_kit import install, offer_alone
 from npu.axruntime_kit import Double, model_file
@@ -49,12 +49,12 @@ pytestmark = [
 VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml')
 
 
-def test_auto_goes_on_to_the_cpu_and_says_why_not_axl(runtime: Opened) -> None:
+def test_auto_goes_on_to_the_cpu_and_says_why_not_axl(runtime: Mock) -> None:
     selected = open_accelerator('auto', load_manifest('hog'), {}, CopyLedger())
     assert selected.accelerator.capabilities().name == 'onnx'
     assert len(selected.reasons) == 2 and selected.without_card
     assert "'axl' doesn't fit: no Metis card" in selected.reasons[0]
-    assert runtime.calls == 0, (
+    assert not runtime.called, (
         'the model has no variant for the runtime, which takes the card as soon as it is opened'
     )
     selected.accelerator.close()
@@ -105,34 +105,11 @@ def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
     return written(folder, name='many', head='boxes', classes=['a'], input=whole, variants=entries)
 
 
-class Opened:
-    """A replacement of ``open`` that counts calls; it and ``load`` may raise."""
-
-    refusal: Exception | None = None
-    load_refusal: Exception | None = None
-
-    def __init__(self) -> None:
-        self.calls = self.closed = 0
-        self.loaded: list[ModelManifest] = []
-
-    def __call__(self, options: Mapping[str, Any], ledger: CopyLedger) -> Opened:
-        self.calls += 1
-        if self.refusal is not None:
-            raise self.refusal
-        return self
-
-    def load(self, manifest: ModelManifest) -> None:
-        self.loaded.append(manifest)
-        if self.load_refusal is not None:
-            raise self.load_refusal
-
-    def close(self) -> None:
-        self.closed += 1
-
-
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    opened = Opened()
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Return what stands for the runtime's ``open``, and is the accelerator that it opens."""
+    opened = Mock(spec_set=['load', 'close'])
+    opened.return_value = opened
     monkeypatch.setattr(AxRuntime, 'open', opened)
     return opened
 
@@ -159,41 +136,42 @@ def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
 
 
 def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(
-    tmp_path: Path, runtime: Opened
+    tmp_path: Path, runtime: Mock
 ) -> None:
     manifest = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog')
     missing = AcceleratorError('libaxruntime.so is not installed')
     refused = ConfigError('compiled for another chip')
-    for runtime.refusal, runtime.load_refusal in ((missing, None), (None, refused)):
+    for runtime.side_effect, runtime.load.side_effect in ((missing, None), (None, refused)):
         selected = open_accelerator('auto', manifest, {}, CopyLedger())
         selected.accelerator.close()
         assert selected.manifest.engine == 'opencv_hog' and len(selected.reasons) == 2
-        words = f"accelerator 'axruntime' doesn't fit: {runtime.refusal or refused}"
+        words = f"accelerator 'axruntime' doesn't fit: {runtime.side_effect or refused}"
         assert selected.reasons[1].startswith(words)
-    assert runtime.closed == 1, 'what was opened is closed'
+    assert runtime.close.call_count == 1, 'what was opened is closed'
 
 
-def test_a_variant_whose_file_is_not_there_is_a_reason(tmp_path: Path, runtime: Opened) -> None:
+def test_a_variant_whose_file_is_not_there_is_a_reason(tmp_path: Path, runtime: Mock) -> None:
     manifest = variants(
         tmp_path, 'axruntime', 'opencv_hog', axruntime={'file': 'build/model.json'}
     )
     selected = open_accelerator('auto', manifest, {}, CopyLedger())
     selected.accelerator.close()
     words = "key 'variants[0].file' names 'build/model.json', which does not exist"
-    assert words in selected.reasons[1] and runtime.calls == 0
+    assert words in selected.reasons[1] and not runtime.called
     with pytest.raises(ConfigError, match='which does not exist'):
         open_accelerator('axruntime', manifest, {}, CopyLedger())
 
 
-def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened) -> None:
+def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Mock) -> None:
     manifest = variants(tmp_path, 'axruntime', 'opencv_hog')
     selected = open_accelerator('auto', manifest, {}, CopyLedger())
-    assert selected.reopen() is runtime and runtime.calls == 2
-    assert runtime.loaded == [selected.manifest] * 2
-    runtime.load_refusal = AcceleratorError('in use')
+    assert selected.reopen() is runtime and runtime.call_count == 2
+    assert runtime.load.call_args_list == [call(selected.manifest)] * 2
+    runtime.load.side_effect = AcceleratorError('in use')
     with pytest.raises(AcceleratorError, match='in use'):
         selected.reopen()
-    assert runtime.closed == 1, 'never the next best: the buffers were negotiated with this one'
+    # Never the next best: the buffers were negotiated with this one.
+    assert runtime.close.call_count == 1
 
 
 def test_two_packages_with_one_name_are_both_named(
