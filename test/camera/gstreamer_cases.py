@@ -680,7 +680,6 @@ def test_pictures_have_the_colours_that_gstreamer_shows(
 
 # Cropping elements set the visible part of the frame.
 
-
 WHOLE_WIDTH, WHOLE_HEIGHT = 128, 96
 # For each plane: bytes of an element, and the pixels in x and y that it covers.
 PLANES = {

@@ -364,7 +364,6 @@ def test_a_camera_info_that_can_not_be_is_refused(
 
 # Calibrations on disk: URLs, files, and writing that never leaves half a file.
 
-
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 HOME = {'HOME': '/h'}
 

@@ -322,7 +322,6 @@ def test_many_mutated_pictures_end_nothing() -> None:
 
 # The decoder: every sampling, missing tables, and damaged data.
 
-
 WIDTH, HEIGHT = 320, 176
 WHOLE = jpeg(picture(WIDTH, HEIGHT), '420')
 BARE = WHOLE[:-2]

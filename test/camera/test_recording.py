@@ -461,7 +461,6 @@ def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, make_pool: M
 
 # The black box: the part that it keeps, which must begin with a decodable picture.
 
-
 S = 1_000_000_000
 FRONT, REAR = (Topic(f'/{name}/image_raw/foxglove', VIDEO, 'x\n') for name in ('front', 'rear'))
 STATIC = NOTE._replace(name='/tf')
@@ -562,7 +561,6 @@ def test_memory_has_a_limit(tmp_path: Path) -> None:
 
 
 # Snapshots of a frame.
-
 
 BASE = f'capture_{START // S}_000000000'
 

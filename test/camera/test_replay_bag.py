@@ -485,7 +485,6 @@ def test_raw_frames_are_played_from_a_container(form: str, tmp_path: Path) -> No
 
 # Values of the parameter video, and files whose first bytes show that they are no recording.
 
-
 ENTRIES = [
     (
         '/i',
@@ -622,7 +621,6 @@ def test_the_pixels_are_not_copied() -> None:
 
 
 # The replay camera on a small MJPEG file whose frames have numbers as grey levels.
-
 
 LENGTH, FPS, STEP = 8, 25.0, 28
 

@@ -550,42 +550,24 @@ def damaged(path: Path, whole: bytes, broken: bytes) -> None:
 
 
 REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    'a playlist': (
-        'drive.m3u8',
+    'a playlist': ('drive.m3u8',
         lambda path: path.write_text('\n#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n'),
-        "is a text, not a video; it begins with '#EXTM3U': set parameter 'video'",
-    ),
-    'sound': (
-        'drive.wav',
-        sound,
-        r'has sound \(pcm_s16le\), but no moving pictures \(a file of kind wav\); set parameter',
-    ),
-    'random bytes': (
-        'drive.mp4',
+        "is a text, not a video; it begins with '#EXTM3U': set parameter 'video'"),
+    'sound': ('drive.wav', sound,
+        r'has sound \(pcm_s16le\), but no moving pictures \(a file of kind wav\); set parameter'),
+    'random bytes': ('drive.mp4',
         lambda path: path.write_bytes(np.random.default_rng(1).bytes(4000)),
-        'is of no kind that FFmpeg knows .*If it is a video, convert it',
-    ),
-    'an MP4 without its index': (
-        'drive.mp4',
-        without_index,
-        r'is an MP4 or MOV file whose index \(moov\) is missing, .*untrunc',
-    ),
-    'an unknown codec': (
-        'drive.avi',
-        lambda path: damaged(path, b'MJPG', b'ZZQ9'),
-        'has pictures of a codec for which the FFmpeg of PyAV has no decoder; convert it',
-    ),
-    'broken pictures': (
-        'drive.avi',
-        lambda path: damaged(path, b'\xff\xc0', b'\0\0'),
-        'no frame can be decoded as mjpeg; it is damaged, or encrypted',
-    ),
-    'a line': (
-        'drive.mkv',
+        'is of no kind that FFmpeg knows .*If it is a video, convert it'),
+    'an MP4 without its index': ('drive.mp4', without_index,
+        r'is an MP4 or MOV file whose index \(moov\) is missing, .*untrunc'),
+    'an unknown codec': ('drive.avi', lambda path: damaged(path, b'MJPG', b'ZZQ9'),
+        'has pictures of a codec for which the FFmpeg of PyAV has no decoder; convert it'),
+    'broken pictures': ('drive.avi', lambda path: damaged(path, b'\xff\xc0', b'\0\0'),
+        'no frame can be decoded as mjpeg; it is damaged, or encrypted'),
+    'a line': ('drive.mkv',
         lambda path: write_video(path, 'ffv1', [(np.zeros((1, 16), np.uint8),)], 'gray'),
-        'its pictures are 16x1; they must be at least 2x2',
-    ),
-}
+        'its pictures are 16x1; they must be at least 2x2'),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('kind', REFUSED)
@@ -619,7 +601,6 @@ def test_a_name_is_a_file_s_name_whatever_is_in_it(
 
 
 # Video topics of recordings: each picture has its message's time; playing starts at a key frame.
-
 
 S, START, COUNT = 1_000_000_000, 1_700_000_000_000_000_000, 12
 TOPIC = Topic('/front/image_raw/foxglove', VIDEO, DEFINITION)
@@ -713,7 +694,6 @@ def test_what_can_not_be_played_is_named(
 
 
 # Pictures that EXIF data rotate, in every container that has such data.
-
 
 WIDTH, HEIGHT = 64, 32
 ORIENTATION, SHORT, LONG = 0x0112, 3, 4

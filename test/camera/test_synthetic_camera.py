@@ -219,7 +219,6 @@ def test_without_a_descriptor_left_it_captures_into_slots_that_were_never_used_a
 
 # The road scene that it draws: determinism, limits, truth against pixels, and colours.
 
-
 sides = st.integers(32, 420).map(lambda half: 2 * half)
 seeds = st.integers(0, 2**40)
 indices = st.integers(0, 10**9)
@@ -336,7 +335,6 @@ def test_impossible_scenes_are_refused(arguments: tuple[Any, ...], named: str) -
 
 
 # Test patterns: bars, and the counter after every step of a pipeline.
-
 
 SIZES = [(640, 360), (64, 64), (130, 66)]
 CODES = st.builds(

@@ -493,7 +493,6 @@ def test_a_node_that_is_no_camera_is_refused_by_its_own_answer() -> None:
 
 # Controls.
 
-
 INTEGER = ControlInfo('gain', 'integer', -5, 20, 5, 0, 10)
 SWITCH = ControlInfo('flip', 'boolean', 0, 1)
 MENU = ControlInfo('power_line', 'menu', 0, 3, menu={0: 'Disabled', 1: '50 Hz', 3: 'Auto'})

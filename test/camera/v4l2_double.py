@@ -24,7 +24,7 @@ vivid.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 import ctypes
 from dataclasses import dataclass, field
@@ -143,11 +143,10 @@ class DriverDouble:
         name = _NAMES[request]
         self.calls.append(name)
         pending = self.errors[name]
-        if pending and (number := pending.pop(0)):
-            raise OSError(number, os.strerror(number))
-        handler: Callable[[Any], None] | None = getattr(self, f'_{name.lower()}', None)
-        if handler is None:
-            self._refuse(errno.ENOTTY)
+        number = pending.pop(0) if pending else 0
+        self._need(not number, number)
+        handler: Any = getattr(self, f'_{name.lower()}', None)
+        self._need(handler, errno.ENOTTY)
         handler(argument)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
@@ -173,8 +172,9 @@ class DriverDouble:
             os.close(self.files.popitem()[1])
 
     @staticmethod
-    def _refuse(number: int) -> None:
-        raise OSError(number, os.strerror(number))
+    def _need(good: object, number: int = errno.EINVAL) -> None:
+        if not good:
+            raise OSError(number, os.strerror(number))
 
     def _querycap(self, argument: abi.Capability) -> None:
         argument.driver, argument.bus_info = b'double', b'platform:double'
@@ -184,19 +184,16 @@ class DriverDouble:
         argument.capabilities = argument.device_caps | abi.CAP_DEVICE_CAPS
 
     def _enum_fmt(self, argument: abi.FmtDesc) -> None:
-        if argument.index >= len(self.formats):
-            self._refuse(errno.EINVAL)
+        self._need(argument.index < len(self.formats))
         argument.pixelformat = fourcc_code(self.formats[argument.index])
 
     def _enum_framesizes(self, argument: abi.FrameSizeEnum) -> None:
-        if argument.index >= len(self.sizes):
-            self._refuse(errno.EINVAL)
+        self._need(argument.index < len(self.sizes))
         argument.type = abi.FRMSIZE_TYPE_DISCRETE
         argument.discrete.width, argument.discrete.height = self.sizes[argument.index]
 
     def _enum_frameintervals(self, argument: abi.FrameIntervalEnum) -> None:
-        if argument.index:
-            self._refuse(errno.EINVAL)
+        self._need(argument.index == 0)
         argument.type = abi.FRMIVAL_TYPE_CONTINUOUS
         rate = self.rates.get(self._name(argument.pixel_format), 30)
         argument.stepwise.min, argument.stepwise.max = abi.Fract(1, rate), abi.Fract(1, 1)
@@ -239,8 +236,7 @@ class DriverDouble:
     _g_fmt = _describe
 
     def _s_fmt(self, argument: abi.Format) -> None:
-        if self.count:
-            self._refuse(errno.EBUSY)
+        self._need(not self.count, errno.EBUSY)
         self._take(argument)
         self._describe(argument)
 
@@ -263,17 +259,14 @@ class DriverDouble:
     def _reqbufs(self, argument: abi.RequestBuffers) -> None:
         argument.capabilities, exports = self.supported, argument.memory == abi.MEMORY_MMAP
         needed = abi.BUF_CAP_SUPPORTS_MMAP if exports else abi.BUF_CAP_SUPPORTS_DMABUF
-        if not needed & self.supported:
-            self._refuse(errno.EINVAL)
+        self._need(needed & self.supported)
         self.memory, self.count = argument.memory, argument.count
         self.queued.clear()
         self._forget_files()
 
     def _expbuf(self, argument: abi.ExportBuffer) -> None:
-        if argument.index >= self.count or self.memory != abi.MEMORY_MMAP:
-            self._refuse(errno.EINVAL)
-        if argument.flags & os.O_ACCMODE == os.O_RDONLY and not self.readable_exports:
-            self._refuse(errno.EINVAL)
+        self._need(argument.index < self.count and self.memory == abi.MEMORY_MMAP)
+        self._need(argument.flags & os.O_ACCMODE != os.O_RDONLY or self.readable_exports)
         memory = os.memfd_create('expbuf', os.MFD_CLOEXEC)
         os.ftruncate(memory, -(-self.planes()[argument.plane][1] // 4096) * 4096)
         argument.fd = os.open(f'/proc/self/fd/{memory}', argument.flags)
@@ -287,13 +280,11 @@ class DriverDouble:
 
     def _qbuf(self, argument: abi.Buffer) -> None:
         index, busy = argument.index, [*self.queued, *self.waiting]
-        if index >= self.count or index in busy or argument.memory != self.memory:
-            self._refuse(errno.EINVAL)
+        self._need(index < self.count and index not in busy and argument.memory == self.memory)
         if self.memory == abi.MEMORY_DMABUF:
             given = self._planes_of(argument) if self.multiplanar else [argument]
             for plane, (_, size) in zip(given, self.planes(), strict=True):
-                if plane.length < size or os.lseek(plane.m.fd, 0, os.SEEK_END) < size:
-                    self._refuse(errno.EINVAL)
+                self._need(size <= min(plane.length, os.lseek(plane.m.fd, 0, os.SEEK_END)))
             if self.contents and index not in self.files:
                 self.files[index] = os.dup(given[0].m.fd)
         self.queued.append(index)
@@ -314,10 +305,8 @@ class DriverDouble:
         self.sequence = 0
 
     def _dqbuf(self, argument: abi.Buffer) -> None:
-        if self.broken:
-            self._refuse(errno.EIO)
-        if not self.waiting:
-            self._refuse(errno.EAGAIN)
+        self._need(not self.broken, errno.EIO)
+        self._need(self.waiting, errno.EAGAIN)
         frame = self.script.pop(0) if self.script else Frame()
         argument.index = self.waiting.pop(0)
         argument.sequence = self.sequence if frame.sequence is None else frame.sequence
@@ -342,8 +331,7 @@ class DriverDouble:
         number = argument.id & ~abi.CTRL_FLAG_NEXT_CTRL
         if argument.id & abi.CTRL_FLAG_NEXT_CTRL:
             number = next((n for n in sorted(self.controls) if n > number), -1)
-        if number not in self.controls:
-            self._refuse(errno.EINVAL)
+        self._need(number in self.controls)
         control = self.controls[number]
         argument.id, argument.type, argument.name = number, control.kind, control.title.encode()
         argument.minimum, argument.maximum, argument.step = control.low, control.high, control.step
@@ -351,8 +339,7 @@ class DriverDouble:
 
     def _querymenu(self, argument: abi.QueryMenu) -> None:
         control = self.controls[argument.id]
-        if argument.index not in control.menu:
-            self._refuse(errno.EINVAL)
+        self._need(argument.index in control.menu)
         if control.kind == abi.CTRL_TYPE_MENU:
             text = control.menu[argument.index].ljust(32, b'\0')
             ctypes.memmove(ctypes.addressof(argument) + abi.QueryMenu.name.offset, text, 32)

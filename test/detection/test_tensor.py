@@ -111,7 +111,6 @@ def test_planes_of_another_size_are_refused() -> None:
 
 # The quantised tensor, against the formula and its picture.
 
-
 CANARY = 77
 
 # As a published YOLOv8n is compiled.
@@ -265,7 +264,6 @@ def test_a_tensor_that_can_t_be_written_in_place_is_refused() -> None:
 
 
 # Geometry between frame and network input: coordinates survive the round trip.
-
 
 sizes = st.integers(2, 5000)
 letterboxes = st.builds(

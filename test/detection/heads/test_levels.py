@@ -97,7 +97,6 @@ def test_rare_types_become_float32(dtype: str) -> None:
 
 # A single tensor of three axes: the only level without a batch axis, or a table of boxes.
 
-
 CLASSES = 16
 ANCHORS = (((10.0, 12.0), (20.0, 30.0)),)
 SPECS = {
@@ -166,7 +165,6 @@ def test_a_square_table_is_read_as_exporters_write_it_unless_the_layout_says_oth
 
 
 # The output rows of detections, and the numbers behind the scores.
-
 
 BOX = Letterbox.fit(64, 64, 64, 64)
 LIMITS = DecodeLimits(0.3, 0.5, 10)

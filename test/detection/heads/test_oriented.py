@@ -185,7 +185,6 @@ def test_prototypes_are_told_from_levels_and_coefficients_read_by_cell() -> None
 
 # Masks in the frame's pixels, against whole masks computed pixel by pixel.
 
-
 MASKS, MASK_LIMITS = 5, DecodeLimits(0.3, 0.5, 20)
 
 
