@@ -56,6 +56,7 @@ pytestmark = pytest.mark.usefixtures('dds_sockets', 'no_fd_leak')
 WIDTH, HEIGHT = 66, 48
 NV12 = fourcc_code('NV12'), 0
 YUYV = fourcc_code('YUYV'), 0
+CAN_NOT = wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'the card refuses it'))
 
 
 @pytest.fixture(autouse=True)
@@ -269,28 +270,23 @@ def test_buffers_change_at_most_once_in_a_time_and_all_who_wait_get_them_togethe
         assert cam.offer.renewals == 2
 
 
-def test_a_consumer_without_patience_is_told_to_come_again_and_moves_nothing(
-    camera: Callable[..., Camera],
+@pytest.mark.parametrize(
+    ('renegotiate', 'said'),
+    [(True, ['4: ']), (False, ['3: ', 'stride 66', 'renegotiate', 'participants'])],
+)
+def test_a_consumer_without_patience_or_hope_is_refused_and_moves_nothing(
+    camera: Callable[..., Camera], renegotiate: bool, said: list[str]
 ) -> None:
-    cam = camera()
-    with cam.join(stride_align=64, waits=False) as late:
+    """To come again, or with the reason and how it could be served."""
+    cam = camera(renegotiate=renegotiate)
+    with cam.join(stride_align=64, waits=not renegotiate) as late:
         kind, text = cam.said(late)
-        assert kind is MessageType.REFUSED and text.startswith('4: ')
+        assert kind is MessageType.REFUSED and text.startswith(said[0])
+        assert all(word in text for word in said), text
     until(lambda: not cam.server.participants())
     for _ in range(20):
         cam.publish()
     assert (cam.stride, cam.offer.renewals, cam.offer.due) == (WIDTH, 0, float('inf'))
-
-
-def test_with_renegotiate_false_the_refusal_says_how_it_could_be_served(
-    camera: Callable[..., Camera],
-) -> None:
-    cam = camera(renegotiate=False)
-    with cam.join(stride_align=64) as late:
-        kind, text = cam.said(late)
-        assert kind is MessageType.REFUSED and text.startswith('3: ')
-        assert 'stride 66' in text and 'renegotiate' in text and 'participants' in text, text
-    assert cam.offer.renewals == 0
 
 
 def test_a_consumer_of_another_user_gets_the_buffers_that_are_there_or_none(
@@ -349,8 +345,7 @@ def test_what_failed_is_not_tried_again(camera: Callable[..., Camera]) -> None:
     cam = camera()
     with cam.join(stride_align=64) as late:
         assert cam.answer(late)[0] is MessageType.WELCOME
-        refused = wire.Refused(RefusalCode.CONSTRAINTS, 'the card refuses it')
-        late.send(wire.pack_refused(refused))
+        late.send(CAN_NOT)
         until(lambda: not cam.server.participants())
     with cam.join(offset_align=4096) as other:
         assert cam.answer(other)[0] is MessageType.WELCOME
@@ -370,8 +365,7 @@ def test_a_consumer_keeps_its_buffers_though_one_with_the_same_needs_has_failed(
         assert witness.goes_on(cam)
         with cam.join(stride_align=64, options='cpu=read') as twin:
             assert cam.answer(twin)[0] is MessageType.WELCOME
-            refused = wire.Refused(RefusalCode.CONSTRAINTS, 'the card refuses it')
-            twin.send(wire.pack_refused(refused))
+            twin.send(CAN_NOT)
         assert eventually(lambda: len(cam.server.participants()) == 1)
         with cam.join(offset_align=4096) as other:
             assert cam.answer(other)[0] is MessageType.WELCOME
