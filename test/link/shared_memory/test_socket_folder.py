@@ -72,9 +72,7 @@ def leave_dead_socket(path: Path) -> Path:
 def test_which_folder(
     environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        unix_socket.os, 'access', lambda path, mode, effective_ids: path == Path('/')
-    )
+    monkeypatch.setattr(unix_socket.os, 'access', lambda path, *_, **__: path == Path('/'))
     assert default_folder(environment) == Path(expected)
     assert folder_complaint(environment) == ''
 
@@ -155,18 +153,15 @@ def test_a_folder_that_others_could_enter_is_refused(
     assert 'ZC_RUNTIME_DIR' in str(caught.value) and str(place) in str(caught.value)
 
 
-def test_a_folder_of_somebody_else_is_refused(
+def test_a_folder_of_somebody_else_or_that_cannot_be_made_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(ConfigError, match="can't be used: No such file"):
+        runtime_folder(environment={'ZC_RUNTIME_DIR': str(folder / 'a' / 'b')})
     owner = os.geteuid()
     monkeypatch.setattr(unix_socket.os, 'geteuid', lambda: owner + 1)
     with pytest.raises(ConfigError, match=f'belongs to user {owner}, this is user {owner + 1}'):
         runtime_folder(environment={'ZC_RUNTIME_DIR': str(folder)})
-
-
-def test_a_folder_that_cannot_be_made_is_a_config_error(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="can't be used: No such file"):
-        runtime_folder(environment={'ZC_RUNTIME_DIR': str(folder / 'a' / 'b')})
 
 
 def test_a_name_too_long_for_an_address_is_a_config_error(folder: Path) -> None:
@@ -247,20 +242,16 @@ def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
 
     Otherwise the server is made to believe that its own user and group are others.
     """
-    root = os.geteuid() == 0
+    root, pool = os.geteuid() == 0, make_pool(4)
     allowed = 77 if root else (os.getegid() if served else os.getegid() + 1)
-    pool = make_pool(4)
-    with SharedMemoryServer(
-        'camera', PUBLISHER, pool, folder=folder, allowed_gids=(allowed,) if root or served else ()
-    ) as server:
+    gids = (allowed,) if root or served else ()
+    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, allowed_gids=gids) as server:
         folder.chmod(0o755)
         server.path.chmod(0o666)
         if not root:
-            monkeypatch.setattr(
-                'zc_perception.link.shared_memory.unix_socket.os.geteuid', lambda: STRANGER
-            )
-        pid = os.fork() if root else None
-        if pid == 0:
+            monkeypatch.setattr(unix_socket.os, 'geteuid', lambda: STRANGER)
+            assert _is_served(server.path) is served
+        elif (pid := os.fork()) == 0:
             status = 1
             try:
                 os.setgroups(groups)
@@ -269,8 +260,6 @@ def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
                 status = 0 if _is_served(server.path) is served else 2
             finally:
                 os._exit(status)
-        if pid is None:
-            assert _is_served(server.path) is served
         else:
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         counted = server.statistics()
