@@ -90,11 +90,15 @@ def others(here: Ros) -> Counter[str]:
     return Counter({kind: n for kind, n in open_descriptors().items() if 'memfd' not in kind})
 
 
+def looked(frame: Frame) -> Frame:
+    assert not frame.released and frame.y.shape == (16, 32)
+    return frame
+
+
 async def some_of(frames: FrameReader, count: int) -> list[Frame]:
     seen = []
     async for frame in frames:
-        assert not frame.released and frame.y.shape == (16, 32)
-        seen.append(frame)
+        seen.append(looked(frame))
         if len(seen) == count:
             break
     return seen
@@ -111,14 +115,11 @@ def test_each_step_has_the_next_frame_for_its_time(
         node = Node(f'reader{life}', context=here.context)
         if spun:
             here.executor.add_node(node)
-        seen: list[Frame] = []
         with FrameReader(node, 'image') as frames:
             if asynchronous:
                 seen = asyncio.run(some_of(frames, 15))
             else:
-                for frame in itertools.islice(frames, 15):
-                    assert not frame.released and frame.y.shape == (16, 32)
-                    seen.append(frame)
+                seen = [looked(frame) for frame in itertools.islice(frames, 15)]
             assert [frame.released for frame in seen] == [True] * 14 + [False]
             assert eventually(lambda frames=frames: frames.statistics().rung == flowing.way), (
                 frames.statistics()
@@ -131,9 +132,7 @@ def test_each_step_has_the_next_frame_for_its_time(
             here.executor.remove_node(node)
         node.destroy_node()
         # The queue's descriptors are closed with its last reference.
-        frame = None
-        del frames, node
-        seen.clear()
+        del frames, node, seen
     assert before is not None
     until(lambda: not others(here) - before, lambda: others(here) - before)
     until(flowing.is_alone)
@@ -299,7 +298,7 @@ def test_it_lives_unreferenced_as_long_as_its_node_and_ends_with_it(
 
 
 @pytest.mark.parametrize('way', ['in_process'])
-def test_two_frames_may_be_held_by_default_and_more_if_asked_for(
+def test_two_frames_with_messages_headers_may_be_held_by_default_and_more_if_asked_for(
     here: Ros, camera: Cameras
 ) -> None:
     source = camera(slots=16)
@@ -310,27 +309,15 @@ def test_two_frames_may_be_held_by_default_and_more_if_asked_for(
             node, 'image', lambda frame, kept=kept: kept.append(frame.keep()), **options
         )
         assert publishing(source, lambda kept=kept, most=most: len(kept) == most)
+        stamp_ns = kept[0].header.stamp_ns
+        assert kept[0].stamp == Time(sec=1, nanosec=stamp_ns % 10**9)
+        assert kept[0].header_msg() == Header(stamp=kept[0].stamp, frame_id='')
         for _ in range(5):
             source.publish()
         assert len(kept) == most
         for frame in kept:
             frame.release()
         subscription.destroy()
-
-
-@pytest.mark.parametrize('way', ['in_process'])
-def test_stamp_and_header_are_messages(here: Ros, camera: Cameras) -> None:
-    source, found = camera(), []
-
-    def on_frame(frame: Frame) -> None:
-        found.append((frame.header.stamp_ns, frame.stamp, frame.header_msg()))
-
-    subscription = create_frame_subscription(here.node('viewer'), 'image', on_frame)
-    assert publishing(source, lambda: found)
-    stamp_ns, stamp, header = found[0]
-    assert stamp == Time(sec=stamp_ns // 10**9, nanosec=stamp_ns % 10**9) and stamp.sec == 1
-    assert header == Header(stamp=stamp, frame_id='')
-    subscription.destroy()
 
 
 def test_what_can_t_be_is_refused_by_name_and_leaves_nothing(here: Ros) -> None:
@@ -375,33 +362,33 @@ def infos(here: Ros) -> Infos:
     return Infos(here.node('infos'))
 
 
+Pairs = Callable[..., tuple[Camera, FrameSubscription, list[tuple[int, int]]]]
+
+
 @pytest.fixture
-def pairs(here: Ros) -> Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]:
+def pairs(here: Ros, camera: Cameras, infos: Infos) -> Pairs:
+    """Return a camera, a subscription that it and *infos* have met, and its numbers so far."""
+
     def make(
         callback: Callable[[Frame, CameraInfo], Any] | None = None,
-    ) -> tuple[FrameSubscription, list[tuple[int, int]]]:
-        seen: list[tuple[int, int]] = []
+    ) -> tuple[Camera, FrameSubscription, list[tuple[int, int]]]:
+        source, seen = camera(), list[tuple[int, int]]()
 
         def note(frame: Frame, info: CameraInfo) -> None:
             seen.append((number_of(frame), info.width))
 
-        node = here.node('viewer')
-        return here.own(create_camera_subscription(node, 'image', callback or note)), seen
+        made = create_camera_subscription(here.node('viewer'), 'image', callback or note)
+        here.own(made)
+        assert eventually(lambda: source.met(made) and infos.met), made.statistics()
+        return source, made, seen
 
     return make
-
-
-Pairs = Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the timeout, so that on a slow machine each message is in time for its frame."""
     monkeypatch.setattr(frame_subscription, '_PATIENCE_NS', 60_000_000_000)
-
-
-def begin(source: Camera, infos: Infos, subscription: FrameSubscription) -> None:
-    assert eventually(lambda: source.met(subscription) and infos.met), subscription.statistics()
 
 
 def pairing(source: Camera, infos: Infos, condition: Callable[[], object]) -> bool:
@@ -417,11 +404,9 @@ def pairing(source: Camera, infos: Infos, condition: Callable[[], object]) -> bo
     ('way', 'first'), [('shared_memory', 'frame'), ('in_process', 'info'), ('ros_message', 'info')]
 )
 def test_a_frame_comes_with_the_message_of_its_stamp_whichever_is_first(
-    camera: Cameras, infos: Infos, pairs: Pairs, first: str
+    infos: Infos, pairs: Pairs, first: str
 ) -> None:
-    source = camera()
-    subscription, seen = pairs()
-    begin(source, infos, subscription)
+    source, subscription, seen = pairs()
     for count in range(1, 31):
         if first == 'info':
             infos.publish(count)
@@ -436,8 +421,8 @@ def test_a_frame_comes_with_the_message_of_its_stamp_whichever_is_first(
 
 
 @pytest.mark.parametrize('way', ['in_process'])
-def test_a_coroutine_gets_pairs_one_at_a_time(camera: Cameras, infos: Infos, pairs: Pairs) -> None:
-    source, seen, running = camera(), [], []
+def test_a_coroutine_gets_pairs_one_at_a_time(infos: Infos, pairs: Pairs) -> None:
+    seen, running = [], []
 
     async def on_pair(frame: Frame, info: CameraInfo) -> None:
         running.append(1)
@@ -445,20 +430,16 @@ def test_a_coroutine_gets_pairs_one_at_a_time(camera: Cameras, infos: Infos, pai
         seen.append((number_of(frame), info.width))
         running.pop()
 
-    subscription, _ = pairs(on_pair)
-    begin(source, infos, subscription)
-
+    source, *_ = pairs(on_pair)
     assert pairing(source, infos, lambda: len(seen) > 10)
     assert all(frame == info for frame, info in seen) and seen == sorted(set(seen))
 
 
 @pytest.mark.parametrize('way', ['shared_memory'])
 def test_frames_without_a_message_stop_nobody_and_are_said(
-    camera: Cameras, infos: Infos, pairs: Pairs, logged: Callable[[], str]
+    infos: Infos, pairs: Pairs, logged: Callable[[], str]
 ) -> None:
-    source = camera()
-    subscription, seen = pairs()
-    begin(source, infos, subscription)
+    source, subscription, seen = pairs()
     why = "no camera_info with their stamps comes on '/camera_info', where nothing came so far"
     assert publishing(source, lambda: why in logged())
     assert seen == [] and source.missed == 0, 'the camera went on'
