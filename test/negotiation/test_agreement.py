@@ -609,13 +609,11 @@ def test_impossible_constraints_are_refused(fields: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ('heaps', 'heap', 'accepted'),
     [
-        (None, 'memfd', True),
-        (('dma_heap/',), 'dma_heap/system', True),
-        (('dma_heap/',), 'dma_heap', False),
-        (('dma_heap/sys',), 'dma_heap/system', False),
+        (None, 'memfd', True), (('dma_heap/',), 'dma_heap/system', True),
+        (('dma_heap/',), 'dma_heap', False), (('dma_heap/sys',), 'dma_heap/system', False),
         ((), 'memfd', False),
     ],
-)
+)  # fmt: skip
 def test_heaps_are_names_or_prefixes(
     heaps: tuple[str, ...] | None, heap: str, accepted: bool
 ) -> None:
@@ -625,12 +623,10 @@ def test_heaps_are_names_or_prefixes(
 @pytest.mark.parametrize(
     ('name', 'contiguous', 'reaches'),
     [
-        ('dma_heap/system', False, True),
-        ('udmabuf', False, True),
-        ('memfd', False, False),
+        ('dma_heap/system', False, True), ('udmabuf', False, True), ('memfd', False, False),
         ('v4l2/vivid', None, True),
     ],
-)
+)  # fmt: skip
 def test_what_a_heap_s_name_tells(name: str, contiguous: bool | None, reaches: bool) -> None:
     offer = heap_offer(name)
     assert (offer.contiguous, offer.attachable) == (contiguous, reaches)

@@ -85,19 +85,6 @@ def test_everybody_who_fits_is_accepted_and_imports_every_slot(producer: Produce
     }  # fmt: skip
 
 
-def test_who_does_not_fit_is_refused_by_name_and_the_others_go_on(producer: Producer) -> None:
-    tiled, fits = Consumer(who('gpu', 'NV12 tiled')), Consumer(who('npu', 'NV12 linear'))
-    session = BufferSession(CAMERA, SIZE, wanted_slots=3)
-    assert session.allocate([tiled, fits], producer).format == (NV12, LINEAR)
-    outcome = session.outcomes()['gpu']
-    assert (
-        outcome.verdict is Verdict.REFUSED
-        and 'gpu' in outcome.reason
-        and 'NV12 is common, but none of its modifiers' in outcome.reason
-    )
-    assert 'refused: ' in session.objection(tiled) and session.objection(fits) == ''
-
-
 def test_a_stand_in_that_does_not_fit_is_an_error_before_anything_is_allocated(
     producer: Producer,
 ) -> None:
@@ -108,15 +95,22 @@ def test_a_stand_in_that_does_not_fit_is_an_error_before_anything_is_allocated(
     assert not producer.requests and not session.settled
 
 
-def test_a_failed_import_costs_that_consumer_the_buffers_and_is_undone(producer: Producer) -> None:
+def test_who_does_not_fit_or_can_not_import_gets_no_buffers_and_the_others_go_on(
+    producer: Producer,
+) -> None:
     broken, whole = Importer(fails_at=2), Importer()
-    gpu, npu = Consumer(who('gpu'), broken), Consumer(who('npu'), whole)
+    tiled, vic = Consumer(who('gpu', 'NV12 tiled')), Consumer(who('vic'), broken)
+    npu = Consumer(who('npu', 'NV12 linear'), whole)
     session = BufferSession(CAMERA, SIZE, wanted_slots=4)
-    session.allocate([gpu, npu], producer)
-    assert session.outcomes()['gpu'].verdict is Verdict.FELL_BACK
+    assert session.allocate([tiled, vic, npu], producer).format == (NV12, LINEAR)
+    refused, fallen = session.outcomes()['gpu'], session.outcomes()['vic']
+    assert refused.verdict is Verdict.REFUSED and 'gpu' in refused.reason
+    assert 'NV12 is common, but none of its modifiers' in refused.reason
+    assert 'refused: ' in session.objection(tiled)
+    assert fallen.verdict is Verdict.FELL_BACK
     why = 'fell back: trial import of slot 2 of 4 failed: OSError: EINVAL'
-    assert session.objection(gpu) == why
-    assert broken.given_back == broken.seen[::-1], 'the last first'
+    assert session.objection(vic) == why
+    assert broken.given_back == broken.seen[::-1], 'an import is undone, the last first'
     assert session.objection(npu) == '' and len(whole.seen) == 4
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 import re
 import threading
 from typing import Any
-from unittest.mock import call, create_autospec
+from unittest.mock import call, create_autospec, Mock
 
 from camera.camera_options import NamedHeap
 from hypothesis import given, settings
@@ -523,7 +523,7 @@ class Driver:
     """
 
     def __init__(self) -> None:
-        self.number = self.before_success = 0
+        self.number = 0
         self.refusals: dict[int, int] = {}
         self.answer: Callable[[Any], object] = self.give
         self.calls: list[tuple[int, Any]] = []
@@ -533,8 +533,6 @@ class Driver:
         os.fstat(fd)
         self.fds.append(fd)
         self.calls.append((request, type(argument).from_buffer_copy(argument)))
-        if len(self.calls) <= self.before_success:
-            raise InterruptedError(errno.EINTR, 'a signal')
         if number := self.refusals.get(request, self.number):
             raise OSError(number, os.strerror(number))
         self.answer(argument)
@@ -622,10 +620,10 @@ def test_the_loss_of_a_card_shows_in_sysfs(device: AxlDevice, driver: Driver, ho
 
 
 def test_a_signal_in_an_ioctl_is_no_failure(device: AxlDevice, driver: Driver) -> None:
-    driver.before_success = 5
+    driver.answer = Mock(side_effect=[InterruptedError(errno.EINTR, 'a signal')] * 5 + [None])
     device.release_import(1)
     assert len(driver.calls) == 6
-    driver.before_success = 1 << 30
+    driver.number = errno.EINTR
     with pytest.raises(AxlError, match='EINTR'):
         device.release_import(1)
 

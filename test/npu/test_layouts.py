@@ -331,13 +331,11 @@ def test_a_dynamic_model_has_the_size_that_it_was_exported_with_and_its_rows(
 @pytest.mark.parametrize(
     ('said', 'axes'),
     [
-        ({'stride': 0}, IMAGES['images'][1]),
-        ({'stride': ['a', None]}, IMAGES['images'][1]),
-        ({'stride': []}, IMAGES['images'][1]),
-        ({'imgsz': ['a', 'b']}, IMAGES['images'][1]),
+        ({'stride': 0}, IMAGES['images'][1]), ({'stride': ['a', None]}, IMAGES['images'][1]),
+        ({'stride': []}, IMAGES['images'][1]), ({'imgsz': ['a', 'b']}, IMAGES['images'][1]),
         ({'imgsz': [256.0, 320.0]}, ('batch', 3, 'height', 'width')),
     ],
-)
+)  # fmt: skip
 def test_a_size_in_metadata_that_is_no_size_is_left_out(
     said: dict[str, Any], axes: tuple[Axis, ...], model: Callable[..., str]
 ) -> None:
@@ -355,13 +353,10 @@ def _levels(per_level: tuple[int, ...]) -> Arrays:
 @pytest.mark.parametrize(
     ('channels', 'kind', 'reg_max'),
     [
-        ((64, 3), 'yolov8', 16),
-        ((4, 3), 'yolov8', 1),
-        ((67,), 'yolov8', 16),
-        ((7,), 'yolov8', 1),
+        ((64, 3), 'yolov8', 16), ((4, 3), 'yolov8', 1), ((67,), 'yolov8', 16), ((7,), 'yolov8', 1),
         ((4, 1, 3), 'yolox', 0),
     ],
-)
+)  # fmt: skip
 def test_raw_levels_are_known_by_their_channels(
     channels: tuple[int, ...], kind: str, reg_max: int, model: Callable[..., str]
 ) -> None:
@@ -425,14 +420,11 @@ def test_what_is_no_onnx_file_is_said(content: bytes, what: str, tmp_path: Path)
 @pytest.mark.parametrize(
     'text',
     [
-        '\ufeffcar\nperson\n',
-        'path: x\nnames:\n  0: car\n  1: person\n',
-        '0 car\n1,person',
-        '- car\n- person',
-        '{"0": "car", "1": "person"}',
+        '\ufeffcar\nperson\n', 'path: x\nnames:\n  0: car\n  1: person\n', '0 car\n1,person',
+        '- car\n- person', '{"0": "car", "1": "person"}',
     ],
     ids=['bom', 'data.yaml', 'spaces', 'yaml', 'object'],
-)
+)  # fmt: skip
 def test_names_in_files_as_people_have_them(
     text: str, model: Callable[..., str], tmp_path: Path
 ) -> None:

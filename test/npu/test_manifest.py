@@ -556,12 +556,10 @@ MODEL: dict[str, Any] = {
 }
 MANIFEST: dict[str, Any] = {
     'input_shapes_original': [[1, 3, 640, 640]],
-    'quantize_params': [[0.003921329043805599, -130]],
-    'model_lib_file': 'x/model.json',
-    'n_padded_ch_inputs': [[0, 0, 1, 1, 1, 15, 0, 1]],
-    'preprocess_graph': None,
+    'quantize_params': [[0.003921329043805599, -130]], 'model_lib_file': 'x/model.json',
+    'n_padded_ch_inputs': [[0, 0, 1, 1, 1, 15, 0, 1]], 'preprocess_graph': None,
     'manifest_version': '1.1',
-}
+}  # fmt: skip
 
 
 def compiled_files(folder: Path, model: Any = MODEL, manifest: Any = MANIFEST) -> Path:

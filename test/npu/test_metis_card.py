@@ -75,13 +75,10 @@ def test_cards_come_in_the_order_of_their_pci_addresses_and_two_names_are_one(tw
 @pytest.mark.parametrize(
     ('wanted', 'name'),
     [
-        ('1', 'metis-4:1:0'),
-        ('metis-4:01:0', 'metis-4:1:0'),
-        ('metis-4-1-0', 'metis-4:1:0'),
-        ('0004:01:00.0', 'metis-4:1:0'),
-        ('0A:00.0', 'metis-0:a:0'),
+        ('1', 'metis-4:1:0'), ('metis-4:01:0', 'metis-4:1:0'), ('metis-4-1-0', 'metis-4:1:0'),
+        ('0004:01:00.0', 'metis-4:1:0'), ('0A:00.0', 'metis-0:a:0'),
     ],
-)
+)  # fmt: skip
 def test_a_card_is_found_by_any_of_its_names(two: Host, wanted: str, name: str) -> None:
     assert choose_card(wanted, two.tree).name == name
 

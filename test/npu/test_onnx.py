@@ -392,12 +392,10 @@ def echo(
 @pytest.mark.parametrize(
     ('dtype', 'kind', 'scale', 'zero_point'),
     [
-        ('uint8', UINT8, 1 / 255, 0),
-        ('int8', INT8, 1 / 200, -128),
-        ('float32', FLOAT, 1.0, 0),
+        ('uint8', UINT8, 1 / 255, 0), ('int8', INT8, 1 / 200, -128), ('float32', FLOAT, 1.0, 0),
         ('float16', FLOAT16, 1.0, 0),
     ],
-)
+)  # fmt: skip
 def test_the_input_is_given_in_its_own_type_and_layout(
     echo: Echo, layout: str, shape: list[Any], dtype: str, kind: int, scale: float, zero_point: int
 ) -> None:

@@ -580,14 +580,11 @@ def test_layouts_of_other_vendors_have_one_number(modifier: int) -> None:
 @pytest.mark.parametrize(
     ('modifier', 'name'),
     [
-        (LINEAR, 'LINEAR'),
-        (INVALID, 'INVALID'),
-        (0x0100000000000001, 'INTEL:X_TILED'),
+        (LINEAR, 'LINEAR'), (INVALID, 'INVALID'), (0x0100000000000001, 'INTEL:X_TILED'),
         (NVIDIA_BLOCK, 'NVIDIA:0x00000000000010'),
-        (0x7F << 56 | 5, 'vendor 0x7f:0x00000000000005'),
-        (5, 'NONE:0x00000000000005'),
+        (0x7F << 56 | 5, 'vendor 0x7f:0x00000000000005'), (5, 'NONE:0x00000000000005'),
     ],
-)
+)  # fmt: skip
 def test_short_names(modifier: int, name: str) -> None:
     assert modifier_name(modifier) == name
 

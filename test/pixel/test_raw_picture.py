@@ -47,14 +47,10 @@ CHROMA = {'nv12': (0.5, 2), 'nv21': (0.5, 2), 'nv24': (2.0, 1)}
 @pytest.mark.parametrize(
     ('width', 'height', 'step', 'rows'),
     [
-        (64, 48, 64, 48),
-        (72, 48, 72, 64),
-        (64, 48, 100, 64),
-        (64, 34, 64, 40),
-        (640, 362, 640, 368),
-        (1920, 1080, 1920, 1088),
+        (64, 48, 64, 48), (72, 48, 72, 64), (64, 48, 100, 64), (64, 34, 64, 40),
+        (640, 362, 640, 368), (1920, 1080, 1920, 1088),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize('encoding', CHROMA)
 def test_chroma_is_behind_the_rows_that_pad_the_height(
     encoding: str, width: int, height: int, step: int, rows: int
