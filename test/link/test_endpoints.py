@@ -110,24 +110,6 @@ def test_withheld_messages_are_never_made_and_their_readers_are_counted(
     assert eventually(lambda: publisher.statistics().conversion_errors == 1)
 
 
-def test_plain_readers_share_one_conversion_per_frame_with_the_frames_header(
-    ros: Ros, make_frame: Callable[..., Frame]
-) -> None:
-    ledger, messages = CopyLedger(), []
-    publisher = ros.publisher(ros.node('camera'), frame_adapter('rgb8', ledger, holder='camera'))
-    viewers = ros.node('viewers')
-    for _ in range(3):
-        viewers.create_subscription(Image, 'image', messages.append, 1)
-    assert eventually(lambda: publisher.statistics().image_readers == 3)
-
-    publisher.publish(make_frame(stamp_ns=5_000_000_007, frame_id='left'))
-
-    assert eventually(lambda: len(messages) == 3)
-    assert ledger.count('to_ros') == 1
-    for header in (message.header for message in messages):
-        assert (header.stamp.sec, header.stamp.nanosec, header.frame_id) == (5, 7, 'left')
-
-
 def test_every_delivery_is_its_own_frame_and_ends_with_the_callback_unless_shared(
     ros: Ros, make_pool: Any, make_frame: Any
 ) -> None:

@@ -70,7 +70,6 @@ from zc_perception.negotiation.settings import Buffers, BufferSettings
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
-from zc_perception.pixel.modifier import INVALID
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak', 'form')
 Serve = Callable[..., SharedMemoryServer]
@@ -619,16 +618,6 @@ def test_memory_that_nobody_can_map_is_refused_by_name(
     left(client, 'constraints', why)
     assert peer.receive_refused().code is RefusalCode.CONSTRAINTS
     assert client.approach() is None and not client.connected, 'it would be the same again'
-
-
-def test_a_layout_that_is_not_known_comes_to_who_did_not_rule_it_out(fake: Fake) -> None:
-    """With an unknown layout, strides and rows mean nothing, so the client can't check them."""
-    planes = PlaneLayout(0, 0, 1, 3072), PlaneLayout(0, 3072, 0, 1536)
-    producer, client, peer = fake()
-    producer.introduce(peer, layout=ImageLayout(64, 48, NV12, INVALID, planes))
-    producer.frame(peer)
-    with receive(client) as frame:
-        assert frame.data.modifier == INVALID
 
 
 def test_256_slots_are_the_most_and_retired_ones_that_are_held_do_not_count(fake: Fake) -> None:
