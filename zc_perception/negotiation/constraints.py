@@ -325,7 +325,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
 
 
 def _format(word: str) -> Format:
-    """Parse GStreamer's ``drm-format``, or ``NV12:INVALID`` for an implicit layout."""
+    """Parse GStreamer's ``drm-format``, whose modifier may also be the word ``INVALID``."""
     # A fourcc such as 'R8  ' ends with blanks, which were lost when the entry was split.
     name, colon, value = word.partition(':')
     fourcc, modifier = parse_drm_format(name.ljust(4) + colon + value, implicit=True)

@@ -648,7 +648,7 @@ class InferenceNode(PerceptionNode):
         """
         Return the accelerator as a participant in the negotiation of buffers.
 
-        The accelerator may hold one frame more than the device works on: the next frame.
+        It needs a lease for each frame that the device works on, and one for the next frame.
         """
         stream = self._configured()
         most = self.accelerator.capabilities().max_in_flight

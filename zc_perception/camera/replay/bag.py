@@ -792,8 +792,8 @@ def _choose(
             )
         if topics[wanted].msgtype not in _TYPES:
             raise ConfigError(
-                f"recording '{path}': topic '{wanted}' has no pictures "
-                f'({" and ".join(_TYPES)}); {there}'
+                f"recording '{path}' has no pictures in topic '{wanted}': their type is "
+                f'{" or ".join(_TYPES)}; {there}'
             )
         if not topics[wanted].msgcount:
             raise ConfigError(f"recording '{path}': topic '{wanted}' has no messages; {there}")

@@ -424,7 +424,7 @@ class FrameMemory(ABC):
     @abstractmethod
     def begin_trial(self) -> None:
         """
-        Queue the buffers of at least frame 0.
+        Queue the buffers of slot 0, and of other slots if this is simpler.
 
         The caller then queries where the data begins in these buffers, and takes them back from
         the driver.
