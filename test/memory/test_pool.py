@@ -25,6 +25,8 @@ import gc
 import os
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from doubles.sync_kernel import KernelFence, SyncKernel
@@ -453,29 +455,9 @@ def test_an_interrupt_during_a_quarantine_loses_no_slot() -> None:
 LONG_S = 3600.0
 
 
-class Scripted(DmaBuf):
-    """A dma-buf whose export returns a scripted answer."""
-
-    def __init__(self, answer: Callable[[], SyncFile | None]) -> None:
-        super().__init__(
-            OwnedFd(os.memfd_create('stand_in')), BufferKind.DMABUF, 'dma_heap/system'
-        )
-        self.answer = answer
-        self.asked: list[CpuAccess] = []
-
-    def export_fence(self, access: CpuAccess) -> SyncFile | None:
-        self.asked.append(access)
-        return self.answer()
-
-
-def _no_descriptor() -> SyncFile | None:
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-
-def _pending(kernel: SyncKernel, given: list[SyncFile]) -> SyncFile:
-    """Return a fence that doesn't signal, kept in *given* so that only close() closes it."""
-    given.append(kernel.sync_file(KernelFence()))
-    return given[-1]
+def exporting(answer: Callable[[CpuAccess], SyncFile | None] | Exception) -> Any:
+    """Return what stands for a dma-buf, whose export gives or raises this answer."""
+    return SimpleNamespace(kind=BufferKind.DMABUF, export_fence=mock.Mock(side_effect=answer))
 
 
 @pytest.fixture
@@ -487,27 +469,27 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncKernel]:
 
 def test_a_pending_fence_is_what_is_waited_for(kernel: SyncKernel) -> None:
     job = KernelFence()
-    buffers = [Scripted(lambda: kernel.sync_file(job))]
+    buffers = [exporting(lambda access: kernel.sync_file(job))]
     with pytest.raises(ValueError, match='give a finite number of seconds'):
         quarantine_fence(buffers, -1.0)
     fence = quarantine_fence(buffers, 0.0)
     assert isinstance(fence, SyncFile) and not fence.wait(0.0)
-    assert buffers[0].asked == [CpuAccess.WRITE], (
+    assert buffers[0].export_fence.call_args_list == [mock.call(CpuAccess.WRITE)], (
         'readers count too: the frame is going to be written'
     )
     kernel.signal(job)
     assert fence.wait(0.0)
     fence.close()
     kernel.signal(failed := KernelFence(), -errno.EIO)
-    over = quarantine_fence([Scripted(lambda: kernel.sync_file(failed))], 0.0)
+    over = quarantine_fence([exporting(lambda access: kernel.sync_file(failed))], 0.0)
     assert isinstance(over, DeadlineFence), 'a job that has failed reads no more'
     over.close()
 
 
 def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(kernel: SyncKernel) -> None:
     before = time.monotonic_ns()
-    stub = Scripted(lambda: kernel.sync_file(KernelFence(1)))
-    fence = quarantine_fence([stub, Scripted(lambda: None)], LONG_S)
+    stub = exporting(lambda access: kernel.sync_file(KernelFence(1)))
+    fence = quarantine_fence([stub, exporting(lambda access: None)], LONG_S)
     assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
     assert before + LONG_S * 1e9 <= fence.deadline_ns <= time.monotonic_ns() + LONG_S * 1e9
     fence.close()
@@ -517,13 +499,19 @@ def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(kernel: SyncKer
 def test_fences_that_can_not_be_had_are_replaced_by_time_and_closed(
     failing: int | str, kernel: SyncKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[SyncFile] = []
-    answers: list[Callable[[], SyncFile | None]] = [lambda: _pending(kernel, given)] * 2
+    given: list[SyncFile] = []  # kept, so that only close() closes them
+
+    def pending(access: CpuAccess) -> SyncFile:
+        given.append(kernel.sync_file(KernelFence()))
+        return given[-1]
+
+    no_descriptor = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    buffers = [exporting(pending), exporting(pending)]
     if failing == 'merge':
-        monkeypatch.setattr(SyncFile, 'merge', lambda *_: _no_descriptor())
+        monkeypatch.setattr(SyncFile, 'merge', mock.Mock(side_effect=no_descriptor))
     else:
-        answers.insert(int(failing), _no_descriptor)
-    fence = quarantine_fence(list(map(Scripted, answers)), LONG_S)
+        buffers.insert(int(failing), exporting(no_descriptor))
+    fence = quarantine_fence(buffers, LONG_S)
     assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
     assert len(given) == (2 if failing == 'merge' else failing)
     assert all(f._fd.closed for f in given)

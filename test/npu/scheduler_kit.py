@@ -183,6 +183,11 @@ class Factory:
         return self.made[-1]
 
 
+def all_free(pool: BufferPool) -> bool:
+    pool.collect()
+    return set(pool.statistics().states) == {SlotState.FREE}
+
+
 class Bench:
     def __init__(
         self,
@@ -232,8 +237,7 @@ class Bench:
         return [self.accelerator, *(self.reopen.made if self.reopen is not None else ())]
 
     def all_free(self) -> bool:
-        self.pool.collect()
-        return set(self.pool.statistics().states) == {SlotState.FREE}
+        return all_free(self.pool)
 
     def stop(self) -> None:
         self.scheduler.stop()

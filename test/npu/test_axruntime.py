@@ -48,6 +48,7 @@ from npu.axruntime_kit import (
     Voyager,
     WAIT_S,
 )
+from npu.scheduler_kit import all_free
 import numpy as np
 from numpy.typing import NDArray
 import pytest
@@ -60,7 +61,7 @@ from zc_perception.errors import AcceleratorError, AllocationError, ConfigError,
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
-from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.memory.pool import SlotState
 from zc_perception.npu.axruntime import accelerator as axruntime
 from zc_perception.npu.axruntime import library as axruntime_library
 from zc_perception.npu.axruntime import runtime as axruntime_runtime
@@ -266,11 +267,6 @@ def test_a_heap_that_tensors_can_not_be_in_is_named_with_what_it_needs(
 
 
 # The axruntime accelerator at faults: runs fail, the runtime hangs, jobs are given up.
-
-
-def all_free(pool: BufferPool) -> bool:
-    pool.collect()
-    return set(pool.statistics().states) == {SlotState.FREE}
 
 
 def fail_runs(double: Double, after: int, count: int, code: Result = Result.RUNTIME_ERROR) -> None:
