@@ -24,13 +24,12 @@ from typing import Any
 
 import pytest
 
-from zc_perception.errors import AllocationError
 from zc_perception.memory import pool as pool_module
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool, Lease, Slot
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import compute_layout, ImageLayout
+from zc_perception.pixel.layout import compute_layout
 
 SMALL = compute_layout(NV12, 16, 16)
 PATIENCE_S = 60.0
@@ -51,29 +50,19 @@ class CountedBuffer(DmaBuf):
 
 
 class CountingAllocator:
-    """Makes the buffers of one slot; all of them stay in ``made``."""
+    """Makes the buffer of one slot; all of them stay in ``made``."""
 
-    def __init__(self, layout: ImageLayout = SMALL) -> None:
-        self.layout = layout
+    def __init__(self) -> None:
         self.made: list[CountedBuffer] = []
         self.failure: Exception | None = None
-        self.allocations_left: int | None = None
-        self._heap = SealedMemfd()
 
     def __call__(self) -> tuple[DmaBuf, ...]:
         if self.failure is not None:
             raise self.failure
-        if self.allocations_left is not None:
-            if self.allocations_left == 0:
-                raise AllocationError('no memory')
-            self.allocations_left -= 1
-        buffers = []
-        for index in range(self.layout.num_buffers):
-            plain = self._heap.allocate(self.layout.buffer_size(index))
-            buffers.append(CountedBuffer(plain.dup(), plain.kind, plain.heap))
-            plain.close()
-        self.made += buffers
-        return tuple(buffers)
+        plain = SealedMemfd().allocate(SMALL.buffer_size(0))
+        self.made.append(CountedBuffer(plain.dup(), plain.kind, plain.heap))
+        plain.close()
+        return (self.made[-1],)
 
     @property
     def closes(self) -> list[int]:

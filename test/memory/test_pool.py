@@ -81,9 +81,9 @@ def test_buffers_must_hold_the_layout() -> None:
 
 def test_a_failing_allocation_frees_the_slots_before_it() -> None:
     memory = CountingAllocator()
-    memory.allocations_left = 2
+    allocate = mock.Mock(side_effect=[memory(), memory(), AllocationError('no memory')])
     with pytest.raises(AllocationError, match='no memory'):
-        BufferPool(SMALL, memory, 3, name='camera')
+        BufferPool(SMALL, allocate, 3, name='camera')
     assert memory.closes == [1, 1]
 
 
