@@ -283,3 +283,23 @@ def test_a_camera_that_opens_while_everything_stops_is_closed(bench_of: MakeBenc
     go_on.set()
     bench.supervisor._thread.join(WAIT_S)
     assert late.closed == 1
+
+
+def test_a_camera_that_is_stopped_before_its_first_frame_is_no_lost_camera(
+    bench_of: MakeBench,
+) -> None:
+    bench = bench_of()
+    opening, go_on = threading.Event(), threading.Event()
+
+    def failing(identity: str) -> Any:
+        opening.set()
+        assert go_on.wait(WAIT_S)
+        raise CameraLostError('it was stopped')
+
+    bench.supervisor._open_camera = failing
+    bench.supervisor.start()
+    assert opening.wait(WAIT_S)
+    bench.supervisor.stop(timeout_s=0.0)
+    go_on.set()
+    bench.supervisor._thread.join(WAIT_S)
+    assert bench.conditions.empty()

@@ -333,6 +333,8 @@ class CameraSupervisor:
 
     def _lose(self, error: ZcError | OSError) -> None:
         self._close()
+        if self._stop.is_set():  # stop() made the camera's call fail: no camera is lost
+            return
         if self._condition.state is CameraState.STREAMING:
             self._losses += 1
             if time.monotonic() - self._streaming_since > _HEALTHY_S:
