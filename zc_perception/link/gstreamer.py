@@ -408,18 +408,26 @@ class FramePipeline(BarePipeline):
         This opens the pipeline's devices.
 
         :raises PipelineError: an element can't open its device.
+        :raises ConfigError: the pipeline accepts no format that a frame can have.
         """
         self._set_state(State.READY)
         with self._peer_caps() as accepted:
             if self._gst.gst_caps_is_any(accepted.address):
                 return None
             every = [(fourcc, LINEAR) for fourcc in FORMATS]
-            return tuple(
+            found = tuple(
                 each
                 for each in every
                 if (caps := offered_caps([each], assume_linear=False))
                 and self._suits(caps, accepted)
             )
+            if not found:
+                takes = self._gst.take_text(self._gst.gst_caps_to_string(accepted.address))
+                raise ConfigError(
+                    f"pipeline '{self.description}' takes '{takes}', which no camera's frame "
+                    "can be; put 'videoconvert' in front, or correct the pipeline's caps"
+                )
+            return found
 
     def start(self) -> None:
         """
@@ -488,7 +496,8 @@ class FramePipeline(BarePipeline):
                 raise PipelineError(
                     f"pipeline '{self.description}' takes none of the frames: they are "
                     f"'{offers[-1]}', it takes '{takes}'; "
-                    "put 'videoconvert' in front, or change the camera's pixel_format"
+                    "put 'videoconvert' (for another format), 'videoscale' (size) or 'videorate' "
+                    "(framerate) in front, or change the camera's parameters"
                 )
         self.caps, self.offers_left = suiting[0], len(suiting) - 1
         with Reference(self._gst, self._gst.gst_caps_from_string(self.caps.encode())) as caps:

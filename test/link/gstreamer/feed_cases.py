@@ -235,6 +235,12 @@ def test_what_fails_is_named_and_tried_again_and_keeps_no_frame(
     assert all(named in text and 'the next try is in' in text for text in bench.said)
 
 
+def test_a_pipeline_that_takes_no_picture_is_refused_with_its_caps(bench: Bench) -> None:
+    refused = pytest.raises(ConfigError, match="takes 'audio/x-raw', which no camera's frame can")
+    with bench.feed('audio/x-raw ! fakesink', start=False) as feed, refused:
+        feed.formats()
+
+
 def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench: Bench) -> None:
     encoder = 'x264enc tune=zerolatency speed-preset=ultrafast bframes=0 key-int-max=1000'
     tail = f'{encoder} ! h264parse config-interval=-1 ! appsink name=zc_sink'
