@@ -71,21 +71,6 @@ def names_of(*cases: str | Path) -> list[str]:
     return [name for name in functions if name.startswith('test_')]
 
 
-def python_with(
-    *arguments: str, plugins: Path | None = None, newer: bool = False
-) -> tuple[list[str], dict[str, str]]:
-    """Return command and environment of a Python with GStreamer (1.26 if *newer*) and ROS."""
-    root = gstreamer(newer=newer)
-    variables, ros = root.environment(plugins), os.environ.get('LD_LIBRARY_PATH')
-    if newer:
-        command = root.command(sys.executable, *arguments)
-        command[2] += f':{ros}' if ros else ''
-    else:
-        command = [sys.executable, *arguments]
-        variables['LD_LIBRARY_PATH'] += f':{ros}' if ros else ''
-    return command, gstreamer_root.with_environment({**variables, 'PYTHONFAULTHANDLER': '1'})
-
-
 def run_cases(
     cases: Sequence[str | Path],
     folder: Path,
@@ -94,13 +79,24 @@ def run_cases(
     *,
     newer: bool = False,
 ) -> Outcome:
-    """Run all tests of some files in one process with GStreamer; return each one's failures."""
+    """
+    Run all tests of some files in one process with GStreamer (1.26 if *newer*) and ROS.
+
+    Return each one's failures.
+    """
     report = folder / 'report.xml'
     arguments = [f'--junitxml={report}', f'--basetemp={folder / "tmp"}', '-p', 'no:cacheprovider']
     arguments = ['-m', 'pytest', '-q', *arguments, *(str(HERE / name) for name in cases)]
-    command, environment = python_with(*arguments, plugins=plugins, newer=newer)
+    root, command = gstreamer(newer=newer), [sys.executable, *arguments]
+    environment, ros = root.environment(plugins), os.environ.get('LD_LIBRARY_PATH')
+    if newer:
+        command = root.command(*command)
+        command[2] += f':{ros}' if ros else ''
+    else:
+        environment['LD_LIBRARY_PATH'] += f':{ros}' if ros else ''
+    environment |= {'PYTHONFAULTHANDLER': '1', **(variables or {})}
     result = subprocess.run(
-        command, env={**environment, **(variables or {})}, cwd=HERE.parents[1],
+        command, env=gstreamer_root.with_environment(environment), cwd=HERE.parents[1],
         capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
     )  # fmt: skip
     if not report.is_file():

@@ -46,19 +46,17 @@ STORE = get_typestore(Stores.ROS2_JAZZY)
 IMAGE, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
 
 
-def configure(camera: DrawnCamera, *, slots: int = 4, **constraints: Any) -> None:
-    """Allocate memory for *camera*; *constraints* are another participant's."""
-    participants = [camera.constraints(), BufferConstraints('npu', slots=slots - 2, **constraints)]
-    camera.allocate(agree(participants, (camera.width, camera.height)))
-
-
 def replay(
     path: object, *, ledger: CopyLedger | None = None, now: Callable[[], int] = lambda: NOW_NS,
     clock: StampClock | None = None,
     **options: Any,
 ) -> ReplayCamera:  # fmt: skip
-    """Return a camera for *path*; by default it plays every frame once."""
-    constraints = options.pop('constraints', {})
+    """
+    Return a camera for *path*; by default it plays every frame once.
+
+    *options* are parameters, and ``constraints`` of another participant.
+    """
+    constraints = {'slots': 4, **options.pop('constraints', {})}
     parameters = {**PARAMETERS, 'video': str(path), **options}
     camera = ReplayCamera(
         parameters,
@@ -68,7 +66,8 @@ def replay(
         ledger=ledger or CopyLedger(),
         clock=clock,
     )
-    configure(camera, **constraints)
+    npu = BufferConstraints('npu', **constraints | {'slots': constraints['slots'] - 2})
+    camera.allocate(agree([camera.constraints(), npu], (camera.width, camera.height)))
     return camera
 
 

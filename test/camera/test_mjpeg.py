@@ -62,13 +62,9 @@ READER = BufferConstraints('reader', cpu_access=CpuAccess.READ)
 NPU = BufferConstraints('npu', formats=((NV12, LINEAR),))
 
 
-@pytest.fixture(scope='module', autouse=True)
-def _library() -> None:
-    need_decoder()
-
-
 @pytest.fixture(autouse=True)
 def _exports_are_memfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_decoder()
     exports_are_memfds(monkeypatch)
 
 

@@ -140,12 +140,6 @@ def halves(plane: NDArray[Any], axis: int) -> NDArray[Any]:
     return (first.astype(float) + second) / 2
 
 
-def full_size(picture: Planes, across: int, down: int) -> Planes:
-    """Repeat the chroma samples of a 4:2:0 picture."""
-    y, *chroma = picture
-    return y, *(plane.repeat(across, 1).repeat(down, 0) for plane in chroma)
-
-
 @pytest.mark.parametrize(
     ('form', 'across', 'down'), [('yuv420p', 1, 1), ('yuv422p', 1, 2), ('yuv440p', 2, 1)]
 )
@@ -153,7 +147,10 @@ def test_planes_of_a_lossless_file_come_as_they_are(
     tmp_path: Path, form: str, across: int, down: int
 ) -> None:
     pictures = scenes(3)
-    stored = [full_size(picture, across, down) for picture in pictures]
+    stored = [
+        (y, *(plane.repeat(across, 1).repeat(down, 0) for plane in chroma))
+        for y, *chroma in pictures
+    ]
     found = play(write_video(tmp_path / 'clip.mkv', 'ffv1', stored, form))
     for planes, picture in zip(found.planes, pictures, strict=True):
         assert planes is not None and np.array_equal(planes[0], picture[0])
@@ -606,12 +603,6 @@ S, START, COUNT = 1_000_000_000, 1_700_000_000_000_000_000, 12
 TOPIC = Topic('/front/image_raw/foxglove', VIDEO, DEFINITION)
 
 
-@pytest.fixture(autouse=True)
-def _no_disk_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a recorder's thread as long as it takes on a busy machine, not only 3 s."""
-    monkeypatch.setattr(Recorder.close, '__defaults__', (60.0,))
-
-
 def access_units(codec: str = 'libx264', **options: str) -> list[bytes]:
     """Encode :func:`scene`, with key frames at 0, 5 and 10."""
     encoder: Any = av.CodecContext.create(codec, 'w')
@@ -627,13 +618,15 @@ def access_units(codec: str = 'libx264', **options: str) -> list[bytes]:
     return [bytes(packet) for packet in (*packets, *encoder.encode(None))]
 
 
-def record(folder: Path, units: list[bytes], kind: str = 'h264') -> Path:
-    with Recorder(folder, ledger=CopyLedger()) as recorder:
-        for number, unit in enumerate(units):
-            stamp_ns = START + number * S // 15
-            content = bytearray(compressed_video('lens', unit, kind))
-            content[4:12] = np.array(divmod(stamp_ns, S), np.uint32).tobytes()
-            assert recorder.put_message(TOPIC, bytes(content), stamp_ns + 5_000_000)
+def record(folder: Path, units: list[bytes], kind: str = 'h264', raw: bytes = b'') -> Path:
+    recorder = Recorder(folder, ledger=CopyLedger())
+    for number, unit in enumerate(units):
+        stamp_ns = START + number * S // 15
+        content = bytearray(compressed_video('lens', unit, kind))
+        content[4:12] = np.array(divmod(stamp_ns, S), np.uint32).tobytes()
+        assert recorder.put_message(TOPIC, bytes(content), stamp_ns + 5_000_000)
+    assert not raw or recorder.put_message(Topic('/front/image_raw', IMAGE, 'x\n'), raw, START + S)
+    assert recorder.close(60.0)  # a busy machine's disk isn't stuck after 3 s
     return folder
 
 
@@ -670,11 +663,8 @@ def test_a_black_box_is_played_from_its_first_picture_on(tmp_path: Path) -> None
 
 
 def test_beside_what_a_video_was_made_of_it_is_played_by_name_only(tmp_path: Path) -> None:
-    raw = Topic('/front/image_raw', IMAGE, 'x\n')
     picture = serialized(image(START, np.zeros((4, 8), np.uint8), 'mono8', 8, 4))
-    record(tmp_path / 'a', access_units())
-    with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
-        assert recorder.put_message(raw, picture, START + S)
+    record(tmp_path / 'a', access_units(), raw=picture)
     assert len(played(replay(tmp_path / 'a'))) == 1
     assert (
         len(played(replay(tmp_path / 'a', replay_topic=TOPIC.name, width=64, height=48))) == COUNT

@@ -423,8 +423,9 @@ def test_colours_are_the_drivers_own_or_the_usual_ones(
 # The camera's identity, from sysfs as the kernel arranges it.
 
 
-def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int = 0) -> None:
-    """Make a device below /sys/devices with a video node of this number."""
+def _identity(root: Path, place: str, serial: str = '', index: int = 0) -> str:
+    """Make a device below /sys/devices with the video node /dev/null; return its identity."""
+    number = os.stat('/dev/null').st_rdev
     device = root / 'devices' / place
     node = device / 'video4linux' / 'video0'
     node.mkdir(parents=True)
@@ -435,10 +436,6 @@ def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int 
     link = root / 'dev' / 'char' / f'{os.major(number)}:{os.minor(number)}'
     link.parent.mkdir(parents=True)
     link.symlink_to(node)
-
-
-def _identity(root: Path, place: str, **options: Any) -> str:
-    _sysfs(root, place, os.stat('/dev/null').st_rdev, **options)
     driver = DriverDouble()
     driver.path, driver.card = '/dev/null', b'Nice \x1b[2J Camera'
     return identity_of(V4l2Device(driver), root)

@@ -54,19 +54,14 @@ def noise(width: int, height: int, seed: int = 0) -> Planes:
     )
 
 
-def full_frame_rgb(planes: Planes) -> NDArray[np.uint8]:
-    """Return the RGB picture, converted from one contiguous NV12 array."""
-    luma, chroma = planes
-    whole = np.concatenate([luma, chroma.reshape(-1, luma.shape[1])])
-    return np.asarray(cv2.cvtColor(whole, cv2.COLOR_YUV2RGB_NV12))
-
-
 def test_an_unscaled_frame_is_opencv_s_conversion_to_the_bit() -> None:
-    planes = noise(64, 48)
+    luma, chroma = planes = noise(64, 48)
+    whole = np.concatenate([luma, chroma.reshape(-1, 64)])
+    rgb = cv2.cvtColor(whole, cv2.COLOR_YUV2RGB_NV12)
     box, values = Letterbox.fit(64, 48, 64, 48), ramp(0.0, 255.0)
     tensor = PlanesToTensor(box, NV12, BT601_LIMITED, values, pad=114).convert(planes)
     assert tensor.dtype == np.float32 and tensor.shape == (1, 3, 48, 64)
-    assert np.array_equal(tensor[0], full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float32))
+    assert np.array_equal(tensor[0], np.asarray(rgb.transpose(2, 0, 1), np.float32))
 
 
 @pytest.mark.parametrize('target', [(64, 48), (40, 40)])

@@ -238,14 +238,6 @@ ANCHORS = (
 )
 
 
-def anchored(random: np.random.Generator, by_sigmoid: bool) -> list[Array]:
-    """Return levels (1, rows, columns, anchors · (5 + 4 classes))."""
-    shapes = [(1, *grid, 27) for grid in GRIDS]
-    if by_sigmoid:
-        return [random.normal(0, 2, shape) for shape in shapes]
-    return [random.uniform(0, 1.02, shape) for shape in shapes]
-
-
 def split(level: Array) -> Array:
     return level.reshape(*level.shape[:2], 3, -1)
 
@@ -259,7 +251,9 @@ def test_quantised_levels_with_anchors(
     step, zero_point = (0.06, 3) if by_sigmoid else (1.02 / 255, -128)
     zero_point += 128 * (dtype == 'uint8')
     outputs, left = [], []
-    for level in anchored(random, by_sigmoid):
+    for grid in GRIDS:  # three anchors, each with 5 numbers and 4 classes
+        shape = (1, *grid, 27)
+        level = random.normal(0, 2, shape) if by_sigmoid else random.uniform(0, 1.02, shape)
         scale = step * random.uniform(0.9, 1.2)
         made = ref.quantised(level, random, scale=scale, zero_point=zero_point, dtype=dtype)
         left.append(split(ref.dequantised(made)))

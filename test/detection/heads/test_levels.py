@@ -174,9 +174,11 @@ CELLS, MARKED, FEW = 84, (9, 70, 82), 3
 SCORES = {9: 0.8, 70: 0.9, 82: 0.5, 8: 0.7}
 
 
-def yolo_rows(extra: int) -> NDArray[np.float32]:
-    """Return rows cx, cy, w, h, scores, and *extra* copies of the row's own number."""
-    rows = np.zeros((CELLS, 4 + FEW + extra), np.float32)
+@pytest.mark.parametrize('turned', [False, True])
+@pytest.mark.parametrize('quantised', [False, True])
+def test_numbers_behind_the_scores_are_read_by_row(turned: bool, quantised: bool) -> None:
+    # cx, cy, w, h, scores, and two copies of the row's own number
+    rows = np.zeros((CELLS, 4 + FEW + 2), np.float32)
     rows[:, :4] = 1
     for row, score in SCORES.items():
         rows[row, :4] = 20, 20, 10, 10
@@ -184,13 +186,6 @@ def yolo_rows(extra: int) -> NDArray[np.float32]:
     rows[82, :4] = 50, 50, 8, 8
     rows[70, :4] = 20, 50, 8, 8
     rows[:, slice(4 + FEW, None)] = np.arange(CELLS)[:, None]
-    return rows
-
-
-@pytest.mark.parametrize('turned', [False, True])
-@pytest.mark.parametrize('quantised', [False, True])
-def test_numbers_behind_the_scores_are_read_by_row(turned: bool, quantised: bool) -> None:
-    rows = yolo_rows(2)
     steps = np.rint(rows * 100).astype(np.int16)
     tensor = RawTensor(steps, 0.01) if quantised else RawTensor(rows)
     if turned:
