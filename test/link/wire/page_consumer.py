@@ -65,6 +65,11 @@ class Broken(Exception):
     """The producer broke a rule of the page."""
 
 
+def broken_if(condition: object, text: str) -> None:
+    if condition:
+        raise Broken(text)
+
+
 class Unusable(Exception):
     """The buffers keep the rules, but this consumer can't read them."""
 
@@ -164,8 +169,7 @@ def check_buffers(packet: bytes, fds: list[int], same_user: bool) -> tuple[int, 
     matrix, color_range, transfer, zero = struct.unpack_from('<BBB13s', packet, 48)
     planes = [struct.unpack_from('<IIQQ', packet, 64 + 24 * i) for i in range(4)]
     sizes = struct.unpack_from('<4Q', packet, 160)
-    if not (1 <= width <= 65535 and 1 <= height <= 65535):
-        raise Broken(f'size {width}x{height}')
+    broken_if(not (1 <= width <= 65535 and 1 <= height <= 65535), f'size {width}x{height}')
     if not (1 <= num_planes <= 4 and 1 <= num_buffers <= 4) or num_buffers != len(fds):
         raise Broken(f'{num_planes} planes, {num_buffers} buffers, {len(fds)} descriptors')
     if kind not in (DMA_BUF, MEMFD) or matrix not in (1, 2, 3, 4):
@@ -179,13 +183,11 @@ def check_buffers(packet: bytes, fds: list[int], same_user: bool) -> tuple[int, 
     check_descriptors(fds, sizes, kind, same_user)
     planes = planes[:num_planes]
     layout = FORMATS[fourcc]
-    if len(layout) != num_planes:
-        raise Broken(f'{fourcc!r} with {num_planes} planes')
+    broken_if(len(layout) != num_planes, f'{fourcc!r} with {num_planes} planes')
     for (index, stride, offset, size), (unit, x, y) in zip(planes, layout, strict=True):
         if index >= num_buffers or size == 0 or offset + size > sizes[index]:
             raise Broken('a plane that lies outside its buffer')
-        if width % x or height % y:
-            raise Broken(f"{width}x{height} doesn't suit {fourcc!r}")
+        broken_if(width % x or height % y, f"{width}x{height} doesn't suit {fourcc!r}")
         row, rows = width // x * unit, height // y
         if stride < row or (rows - 1) * stride + row > size:
             raise Broken(f'stride {stride}, size {size}, but rows of {row} bytes')
@@ -195,8 +197,7 @@ def check_buffers(packet: bytes, fds: list[int], same_user: bool) -> tuple[int, 
     memories = [(os.fstat(fd).st_dev, os.fstat(fd).st_ino) for fd in fds]
     extents = sorted((memories[b], offset, offset + size) for b, _, offset, size in planes)
     for before, after in pairwise(extents):
-        if before[0] == after[0] and after[1] < before[2]:
-            raise Broken('planes that overlap')
+        broken_if(before[0] == after[0] and after[1] < before[2], 'planes that overlap')
     return uid, Slot(fourcc, kind, (width, height), planes, fds)
 
 
@@ -208,12 +209,10 @@ def check_descriptors(fds: list[int], sizes: tuple[int, ...], kind: int, same_us
                 missing = seals & ~fcntl.fcntl(fd, F_GET_SEALS)
             except OSError as error:
                 raise Broken(f'no memfd: {error}') from None
-            if missing:
-                raise Broken(f'a memfd without the seals {missing:#x}')
+            broken_if(missing, f'a memfd without the seals {missing:#x}')
         else:
             with open(f'/proc/self/fdinfo/{fd}', encoding='ascii', errors='replace') as info:
-                if not any(line.startswith('exp_name:') for line in info):
-                    raise Broken('no dma-buf')
+                broken_if(not any(line.startswith('exp_name:') for line in info), 'no dma-buf')
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
             raise Unusable('a buffer open for writing only')
         if size == 0 or os.lseek(fd, 0, os.SEEK_END) < size:
@@ -267,8 +266,7 @@ class Conversation:
             peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             user = struct.unpack('3i', peer)[1]
             self._same_user = user == os.geteuid()
-            if user not in (0, os.geteuid()):
-                raise Broken(f'user {user} listens there')
+            broken_if(user not in (0, os.geteuid()), f'user {user} listens there')
             self._socket.settimeout(needs.answer)
             self._window = self._greet(announcement.publisher_id, needs)
             # A consumer that holds its whole window gets no frame, so it would never release one.
@@ -298,8 +296,7 @@ class Conversation:
             raise Broken(f'WELCOME with version {version} or a field that is not zero')
         if not (1 <= window <= WINDOW and 1 <= depth <= DEPTH):
             raise Broken(f'WELCOME grants window {window} and depth {depth}')
-        if who.rstrip(b'\0').decode() != publisher_id:
-            raise Broken(f'WELCOME from {who!r}')
+        broken_if(who.rstrip(b'\0').decode() != publisher_id, f'WELCOME from {who!r}')
         say('welcome', publisher_id=publisher_id, window=window, depth=depth)
         return int(window)
 
@@ -316,8 +313,7 @@ class Conversation:
         try:
             if not packet:
                 raise Ended
-            if cut or len(packet) < 8:
-                raise Broken('a truncated packet')
+            broken_if(cut or len(packet) < 8, 'a truncated packet')
             number, length, zero = struct.unpack_from('<HHI', packet)
             if length != len(packet) or zero:
                 raise Broken(f'a header with length {length} of a packet of {len(packet)}')
@@ -340,8 +336,7 @@ class Conversation:
         while True:
             number, packet, fds = self._receive(expected)
             self._messages_without_frame += 1
-            if self._messages_without_frame > 4096:
-                raise Broken('too many messages without a FRAME')
+            broken_if(self._messages_without_frame > 4096, 'too many messages without a FRAME')
             if number == BUFFERS:
                 self._buffers(packet, fds)
             elif number == FRAME:

@@ -61,6 +61,11 @@ class Refusal(Exception):
         self.code = code
 
 
+def refuse_if(condition: object, code: int, text: str) -> None:
+    if condition:
+        raise Refusal(code, text)
+
+
 def own_folder() -> str:
     where = folder()
     os.makedirs(where, mode=0o700, exist_ok=True)
@@ -166,8 +171,7 @@ class Wants:
     options: str
 
     def judge(self, pool: Pool) -> None:
-        if not self.memory & MEMFD_BIT:
-            raise Refusal(UNSUITABLE, 'there are only memfds here')
+        refuse_if(not self.memory & MEMFD_BIT, UNSUITABLE, 'there are only memfds here')
         if self.formats and (pool.fourcc.encode(), LINEAR) not in self.formats:
             raise Refusal(UNSUITABLE, f'the format is {pool.fourcc}')
         if (self.max_width and pool.width > self.max_width) or (
@@ -178,41 +182,33 @@ class Wants:
             if stride % self.stride_align or offset % self.offset_align:
                 raise Refusal(UNSUITABLE, f'a plane has stride {stride} and offset {offset}')
         for option in filter(None, (part.strip() for part in self.options.split(';'))):
-            if not self._keeps(pool, option):
+            if not keeps(pool, option):
                 raise Refusal(UNSUITABLE, f"the buffers don't keep the option '{option}'")
 
-    @staticmethod
-    def _keeps(pool: Pool, option: str) -> bool:
-        name, _, value = (part.strip() for part in option.partition('='))
-        if name == 'cpu':
-            return value in ('read', 'write', 'read_write')
-        if name == 'one_buffer':
-            return True
-        if name == 'buffer_per_plane':
-            return len(pool.planes) == 1
-        if name == 'heap':
-            return 'memfd' in (each.strip() for each in value.split('|'))
-        size = re.fullmatch(r'(\d+)x(\d+)', value)
-        if name == 'min_size' and size:
-            return pool.width >= int(size[1]) and pool.height >= int(size[2])
-        if name == 'max_size' and size:
-            return pool.width <= int(size[1]) and pool.height <= int(size[2])
-        if name == 'height_align' and value.isdigit() and int(value):
-            return pool.height % int(value) == 0
-        if name == 'max_stride' and value.isdigit():
-            return all(plane[1] <= int(value) for plane in pool.planes)
-        return False
+
+def keeps(pool: Pool, option: str) -> bool:
+    name, _, value = (part.strip() for part in option.partition('='))
+    size = re.fullmatch(r'(\d+)x(\d+)', value)
+    width, height = map(int, size.groups()) if size else (0, 0)
+    number = int(value) if value.isdigit() else 0
+    return {
+        'cpu': value in ('read', 'write', 'read_write'),
+        'one_buffer': True,
+        'buffer_per_plane': len(pool.planes) == 1,
+        'heap': 'memfd' in (each.strip() for each in value.split('|')),
+        'min_size': bool(size) and pool.width >= width and pool.height >= height,
+        'max_size': pool.width <= width and pool.height <= height,
+        'height_align': number > 0 and pool.height % number == 0,
+        'max_stride': all(plane[1] <= number for plane in pool.planes),
+    }.get(name, False)
 
 
 def parse_hello(packet: bytes, publisher_id: str) -> tuple[Wants, str]:
     number, length = struct.unpack_from('<HH', packet) if len(packet) >= 4 else (0, 0)
-    if number != HELLO or length != len(packet) or length < 16:
-        raise Refusal(RULE, 'this is no HELLO')
+    refuse_if(number != HELLO or length != len(packet) or length < 16, RULE, 'this is no HELLO')
     magic, low, high = struct.unpack_from('<4sHH', packet, 8)
-    if magic != b'ZCLK' or low > high:
-        raise Refusal(RULE, f'magic {magic!r}, versions {low} to {high}')
-    if not low <= 1 <= high:
-        raise Refusal(VERSION, 'this producer speaks the versions 1 to 1')
+    refuse_if(magic != b'ZCLK' or low > high, RULE, f'magic {magic!r}, versions {low} to {high}')
+    refuse_if(not low <= 1 <= high, VERSION, 'this producer speaks the versions 1 to 1')
     if length < 128 or any(packet[4:8]):
         raise Refusal(RULE, f'a HELLO of {length} bytes, or no zero in its header')
     window, depth, flags, memory = struct.unpack_from('<IIII', packet, 16)
@@ -228,8 +224,7 @@ def parse_hello(packet: bytes, publisher_id: str) -> tuple[Wants, str]:
     formats = []
     for i in range(count):
         fourcc, zero, modifier = struct.unpack_from('<4sIQ', packet, 128 + 16 * i)
-        if zero:
-            raise Refusal(RULE, 'a format whose second field is not zero')
+        refuse_if(zero, RULE, 'a format whose second field is not zero')
         formats.append((fourcc, modifier))
     try:
         options = packet[slice(128 + 16 * count, None)].decode()
@@ -342,8 +337,7 @@ class Producer:
             elif cut:
                 raise Refusal(RULE, 'a truncated packet')
             elif not client.wants:
-                if left:
-                    raise Refusal(RULE, 'a HELLO with descriptors')
+                refuse_if(left, RULE, 'a HELLO with descriptors')
                 self._hello(client, packet)
             else:
                 self._message(client, packet, left)
@@ -358,8 +352,7 @@ class Producer:
         wants.judge(self._pool)
         promised = sum(c.window + c.depth for c in self._clients)
         free = SLOTS - 1 - promised
-        if free < 2:
-            raise Refusal(BUSY, 'no slots are left')
+        refuse_if(free < 2, BUSY, 'no slots are left')
         client.window = min(wants.window, free - 1)
         client.depth = min(wants.depth, free - client.window)
         client.wants = wants
@@ -371,16 +364,14 @@ class Producer:
         say('welcome', name=client.name, window=client.window, depth=client.depth)
 
     def _message(self, client: Client, packet: bytes, fds: list[int]) -> None:
-        if len(packet) < 8:
-            raise Refusal(RULE, 'a packet without a header')
+        refuse_if(len(packet) < 8, RULE, 'a packet without a header')
         number, length, zero = struct.unpack_from('<HHI', packet)
         if length != len(packet) or zero:
             raise Refusal(RULE, f'a header with length {length} of a packet of {len(packet)}')
         if number == REFUSED and 12 <= length <= 512 and not fds:
             self._close(client, f'refused: {packet[12:].decode(errors="replace")}')
             return
-        if number != RELEASE or length != 32:
-            raise Refusal(RULE, f'message {number} of {length} bytes')
+        refuse_if(number != RELEASE or length != 32, RULE, f'message {number} of {length} bytes')
         uid, generation, flags, zero = struct.unpack_from('<QQII', packet, 8)
         if flags > 1 or zero or len(fds) != flags:
             raise Refusal(RULE, f'RELEASE with flags {flags} and {len(fds)} descriptors')
