@@ -30,7 +30,6 @@ import subprocess
 import sys
 import time
 from typing import Any
-import zlib
 
 from environment import gstreamer_root
 from frame_kit import next_frame, nv12, pool_of
@@ -125,15 +124,6 @@ def gst(*words: str, **options: Any) -> subprocess.Popen[str]:
     options |= {'env': gstreamer_root.with_environment(root.environment()), 'text': True}
     command, pipe = root.command('gst-launch-1.0', '-q', *words), subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, **options)
-
-
-def crcs(data: bytes, frame_bytes: int) -> list[int]:
-    assert len(data) % frame_bytes == 0, (
-        f'{len(data)} bytes are no whole pictures of {frame_bytes}'
-    )
-    return [
-        zlib.crc32(data[slice(at, at + frame_bytes)]) for at in range(0, len(data), frame_bytes)
-    ]
 
 
 class RawReader:
