@@ -27,6 +27,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 import faulthandler
+from importlib.util import find_spec
 import json
 import operator
 import os
@@ -65,7 +66,7 @@ from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 
-EXECUTORS = ['single', 'multi', 'events']
+EXECUTORS = ['single', 'multi', *(['events'] if find_spec('rclpy.experimental') else [])]
 WIDTH, HEIGHT = 32, 16
 SECOND = 1_000_000_000
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -80,14 +81,6 @@ def profile(*, depth: int, transient_local: bool = False, best_effort: bool = Fa
         durability=durability.TRANSIENT_LOCAL if transient_local else durability.VOLATILE,
         reliability=reliability.BEST_EFFORT if best_effort else reliability.RELIABLE,
     )
-
-
-def executor_exists(kind: str) -> bool:
-    try:
-        import rclpy.experimental  # noqa: F401
-    except ImportError:
-        return kind != 'events'
-    return True
 
 
 def make_executor(kind: str, context: rclpy.Context) -> Any:

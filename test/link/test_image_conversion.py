@@ -253,11 +253,6 @@ def test_frames_are_numbered_and_the_pool_is_bounded(to_frame: ImageToFrame) -> 
         frame.release()
 
 
-class NamedHeap(SealedMemfd):
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 CARD = BufferConstraints(
     'axl',
     ((NV12, LINEAR),),
@@ -273,9 +268,11 @@ def heaps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names = ['memfd', 'dma_heap/system', 'udmabuf']
 
     def offered(*, order: list[str]) -> OfferedHeaps:
-        def opened(name: str) -> NamedHeap:
+        def opened(name: str) -> SealedMemfd:
             names.append(f'opened {name}')
-            return NamedHeap(name)
+            heap = SealedMemfd()
+            heap.name = name
+            return heap
 
         return OfferedHeaps([name for name in order if name in names], opener=opened)
 

@@ -42,6 +42,7 @@ class PageProcess(Lines):
         self.events: list[dict[str, Any]] = []
         program = Path(__file__).with_name('wire') / f'page_{name}.py'
         super().__init__(
+            self.came,
             [sys.executable, program, '--domain', str(domain), *options],
             env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
         )

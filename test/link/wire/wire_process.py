@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 import functools
 import json
@@ -81,20 +81,21 @@ def build_consumer(folder: Path, flags: Sequence[str] = CHECKED) -> Path:
 
 
 class Lines(AbstractContextManager[Any]):
-    def __init__(self, command: Sequence[str | Path], **options: Any) -> None:
+    """Runs a program; *came* takes each line of its output, and then None."""
+
+    def __init__(
+        self, came: Callable[[str | None], object], command: Sequence[str | Path], **options: Any
+    ) -> None:
+        self._came = came
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def came(self, line: str | None) -> None:
-        """Take a line, or None at the end of the output."""
-        raise NotImplementedError
-
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.came(line)
-        self.came(None)
+            self._came(line)
+        self._came(None)
 
     def kill(self) -> None:
         self.process.kill()
@@ -112,8 +113,8 @@ class Lines(AbstractContextManager[Any]):
 class ConsumerProcess(Lines):
     def __init__(self, program: Path, path: Path, *options: str) -> None:
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.came = self._lines.put  # type: ignore[method-assign, assignment]
-        super().__init__([program, '--socket', path, *options], stderr=subprocess.PIPE)
+        command = [program, '--socket', path, *options]
+        super().__init__(self._lines.put, command, stderr=subprocess.PIPE)
 
     def line(self, timeout_s: float = 60.0) -> dict[str, Any]:
         text = self._lines.get(timeout=timeout_s)
