@@ -47,8 +47,6 @@ TIGHT = f'frame-size=4608 caps-text={CAPS} strides=64,64 offsets=0,3072'
 
 @dataclass
 class Opened:
-    """A camera, its ledger, and the heaps that it opened."""
-
     camera: Any
     ledger: CopyLedger
     opened_heaps: list[str] = field(default_factory=list)

@@ -13,17 +13,25 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""JPEGs for tests, as webcams make them: by libjpeg, without the tables that webcams omit."""
+"""
+Pictures for tests: JPEGs, and a reader of the counter that ``camera/synthetic.py`` describes.
+
+JPEGs are as webcams make them: by libjpeg, without the tables that webcams omit.
+"""
 
 from __future__ import annotations
 
+import binascii
 import os
+import struct
 
 import cv2
 from environment.errors import SetupError
 from environment.fixtures import load_turbojpeg
 import numpy as np
 from numpy.typing import NDArray
+
+from zc_perception.camera.synthetic import TimeCode
 
 SAMPLINGS = ('420', '422', '444', '440', '411')
 FUZZED_SIZE = (64, 48)
@@ -75,3 +83,32 @@ def without_tables(data: bytes) -> bytes:
     """Remove the Huffman tables; :func:`jpeg` uses the standard's tables."""
     kept = [segment for marker, segment in segments(data) if marker != 0xC4]
     return data[:2] + b''.join(kept)
+
+
+# The counter's picture.
+
+_COLUMNS, _ROWS = 16, 8
+_FIELDS = struct.Struct('>BBIqH')
+_CHESS = (np.add.outer(np.arange(_ROWS), np.arange(_COLUMNS)) % 2).astype(np.uint8)
+# Each cell is measured in its middle, because scaling and JPEG blur its edges.
+_SAMPLES = 8
+_MARGIN = 2
+_MIN_CONTRAST = 32
+
+
+def read_counter(luma: NDArray[np.uint8]) -> TimeCode | None:
+    """Return the time code, or ``None``; *luma* is any grey version of the whole picture."""
+    if luma.ndim != 2 or luma.shape[0] < _ROWS or luma.shape[1] < _COLUMNS:
+        return None
+    small = cv2.resize(luma, (_COLUMNS * _SAMPLES, _ROWS * _SAMPLES), interpolation=cv2.INTER_AREA)
+    cells = small.reshape(_ROWS, _SAMPLES, _COLUMNS, _SAMPLES)[
+        :, _MARGIN:-_MARGIN, :, _MARGIN:-_MARGIN
+    ].mean(axis=(1, 3))
+    low, high = float(cells.min()), float(cells.max())
+    if high - low < _MIN_CONTRAST:
+        return None
+    content = np.packbits((cells > (low + high) / 2).astype(np.uint8) ^ _CHESS).tobytes()
+    marker, seed, counter, stamp_ns, checksum = _FIELDS.unpack(content)
+    if marker != 0xA5 or checksum != binascii.crc_hqx(content[:-2], 0xFFFF):
+        return None
+    return TimeCode(seed, counter, stamp_ns)

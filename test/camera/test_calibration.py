@@ -284,7 +284,6 @@ def test_a_completed_file_of_opencv_has_its_values() -> None:
 
 
 def project(made: Calibration, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Project points of the world into the camera's picture by OpenCV."""
     picture, _ = cv2.projectPoints(
         points, np.zeros(3), np.zeros(3), np.reshape(made.k, (3, 3)), np.array(made.d)
     )

@@ -147,7 +147,6 @@ def test_frames_that_are_marked_bad_are_counted_and_queued_again(
 
 
 def lost(camera: LibcameraCamera, words: str) -> None:
-    """Capture until the camera is lost."""
 
     def drained() -> None:
         frame = camera.capture()

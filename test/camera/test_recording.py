@@ -281,7 +281,6 @@ def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(
 
 def test_files_are_split_by_size_and_time_and_format(tmp_path: Path, make_pool: MakePool) -> None:
     def parts(name: str) -> list[list[str]]:
-        """Return the topics in each file."""
         files = sorted((tmp_path / name).glob('*.mcap'))
         return [[topic for topic, _ in by_rosbags(file)] for file in files]
 

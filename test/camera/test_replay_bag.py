@@ -98,7 +98,6 @@ def stamped(folder: Path, stamps: list[int]) -> Path:
 
 
 def single(folder: Path, message: Any) -> Path:
-    """Return a recording of one message."""
     return write_bag(folder / 'bag', [('/i', START, message)])
 
 

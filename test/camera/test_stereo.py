@@ -177,7 +177,6 @@ class Pair:
         return sum(pool.statistics().states.get(SlotState.LEASED, 0) for pool in pools if pool)
 
     def drain(self, *sides: Side) -> None:
-        """Capture once on each of these sides."""
         for side in sides:
             frame = self.cameras[side].capture()
             assert self.held(side) <= self.sides.depth

@@ -26,7 +26,7 @@ import time
 from typing import Any
 
 from camera.camera_options import NamedHeap
-from camera.counter_picture import read_counter
+from camera.jpeg_kit import read_counter
 from camera.replay_kit import captured
 import cv2
 from descriptors import limited, next_free
@@ -267,7 +267,6 @@ def test_objects_stay_within_limits(
 
 
 def touched_by(polygons: list[NDArray[np.int32]], luma: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which pixels a painted shape touches."""
     black, white = np.zeros_like(luma), np.full_like(luma, 255)
     for canvas in (black, white):
         for polygon in polygons:

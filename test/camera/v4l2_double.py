@@ -390,7 +390,6 @@ def streaming(
 
 
 def take(camera: V4l2Camera, count: int = 1) -> list[int]:
-    """Return the sequence numbers of the next frames."""
     found: list[int] = []
     for _ in range(20 * count):
         frame = camera.capture()

@@ -132,7 +132,6 @@ def pictures_of(video: Path, count: int, form: str) -> list[NDArray[np.uint8]]:
 
 
 def psnr(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """Return the peak signal-to-noise ratio of 8-bit samples, in dB."""
     difference = found.astype(float) - wanted.astype(float)
     mean = float((difference * difference).mean())
     return 99.0 if mean == 0 else float(10 * np.log10(255**2 / mean))

@@ -142,7 +142,6 @@ def judge(sequence: Sequence[Frame], given: Sequence[Ids]) -> Score:
 
 
 def ours() -> Tracker:
-    """Return the package's tracker."""
     tracking = Tracking(DEFAULTS)
 
     def track(found: Detections, stamp_ns: int) -> Ids:

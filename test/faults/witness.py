@@ -29,7 +29,7 @@ import threading
 import time
 from typing import Any
 
-from camera.counter_picture import read_counter
+from camera.jpeg_kit import read_counter
 from faults.harness import Stretch
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState

@@ -100,7 +100,6 @@ def yolov8_levels(
 
 
 def yolov8_rows(rows: Array, by_sigmoid: bool = False) -> Iterator[Box]:
-    """Decode rows (boxes, 4 + classes)."""
     for row in rows.tolist():
         number, value = best_class(row[4:])
         yield centred(probability(value, by_sigmoid), number, *row[:4])
