@@ -458,13 +458,12 @@ def test_what_names_no_device_is_answered_with_those_there_are(wanted: str) -> N
     assert 'an index below 2, or leave it empty' in message
 
 
-def test_no_device_names_the_tools(double: Double) -> None:
+def test_no_device_names_the_tools_and_a_library_of_something_else_is_refused(
+    double: Double,
+) -> None:
     double.devices = 0
     with pytest.raises(AcceleratorError, match=r"no Metis device.*'axdevice'.*accelerator: onnx"):
         RuntimeSession(double.path)
-
-
-def test_a_library_of_something_else_is_refused() -> None:
     with pytest.raises(AcceleratorError, match=r'libc\.so\.6 is.*library: .*axr_create_context'):
         RuntimeSession('libc.so.6')
 

@@ -124,6 +124,9 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
         input=ModelInput(64, 32, bgr=False, low=0.0, high=1.0, resize='letterbox', pad=114),
         max_detections=300,
     )  # fmt: skip
+    weightless = load_manifest(written(tmp_path, f'{HOG}classes: [person]\n'))
+    assert weightless.file is None
+    assert (weightless.input.width, weightless.input.height) == (0, 0)
 
 
 def test_a_device_s_tensors_are_read(tmp_path: Path) -> None:
@@ -140,11 +143,6 @@ def test_a_device_s_tensors_are_read(tmp_path: Path) -> None:
         (found,) = load_manifest(written(tmp_path, values)).tensors
         assert found == dataclasses.replace(spec, **{key: value})
         assert found.num_bytes == num_bytes
-
-
-def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> None:
-    manifest = load_manifest(written(tmp_path, f'{HOG}classes: [person]\n'))
-    assert manifest.file is None and (manifest.input.width, manifest.input.height) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -675,12 +673,20 @@ def test_whatever_stands_there_is_read_or_refused_in_one_line(
         assert read is None or all(size > 0 for size in read.inner_shape or (1,))
 
 
-def test_a_manifest_takes_its_size_from_the_compiled_model(tmp_path: Path) -> None:
+def test_a_manifest_takes_its_size_from_the_compiled_model_and_explains_a_graph_before_the_npu(
+    tmp_path: Path,
+) -> None:
     compiled_files(tmp_path)
     manifest = load_manifest(yaml_for(tmp_path))
     assert (manifest.engine, manifest.file) == ('axruntime', tmp_path / 'model.json')
     sizes = (manifest.input.width, manifest.input.height), manifest.head.input_size
     assert sizes == ((640, 640), (640, 640))
+    compiled_files(tmp_path, manifest={**MANIFEST, 'preprocess_graph': 'x/pre.onnx'})
+    with pytest.raises(
+        ConfigError, match=r"'x/pre\.onnx' has to run before.*'input\.range' of model\.yaml"
+    ):
+        load_manifest(yaml_for(tmp_path))
+    assert load_manifest(yaml_for(tmp_path, {'range': [-1, 1]})).input.low == -1.0
 
 
 @pytest.mark.parametrize(
@@ -698,12 +704,3 @@ def test_a_manifest_that_contradicts_the_compiled_model_is_refused(
     compiled_files(tmp_path, manifest=MANIFEST if known else None)
     with pytest.raises(ConfigError, match=message):
         load_manifest(yaml_for(tmp_path, size))
-
-
-def test_a_graph_before_the_npu_has_to_be_explained(tmp_path: Path) -> None:
-    compiled_files(tmp_path, manifest={**MANIFEST, 'preprocess_graph': 'x/pre.onnx'})
-    with pytest.raises(
-        ConfigError, match=r"'x/pre\.onnx' has to run before.*'input\.range' of model\.yaml"
-    ):
-        load_manifest(yaml_for(tmp_path))
-    assert load_manifest(yaml_for(tmp_path, {'range': [-1, 1]})).input.low == -1.0
