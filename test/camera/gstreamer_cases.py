@@ -374,7 +374,7 @@ def test_without_consumers_a_format_is_asked_for_that_a_program_can_read(
     ],
 )
 @pytest.mark.parametrize('identity', ['', 'gstreamer: the same'])
-def test_a_fixed_format_that_nobody_can_read_is_refused_for_good_unless_it_was_right_before(
+def test_a_fixed_format_that_nobody_can_read_is_refused_for_good_unless_it_was_right_once(
     elements: str, words: str, identity: str
 ) -> None:
     with pytest.raises(CameraError if identity else ConfigError, match=words):

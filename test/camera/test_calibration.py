@@ -510,7 +510,7 @@ def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(
         (b'\xff\xd8\xff\xe0\0\x10JFIF', 'is no text in UTF-8'),
     ],
 )
-def test_a_bad_file_costs_the_calibration_and_a_good_one_can_be_written_over_it(
+def test_a_bad_file_costs_the_calibration_and_a_good_one_replaces_it(
     content: bytes, message: str, named: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / '.ros' / 'camera_info' / 'front.yaml'

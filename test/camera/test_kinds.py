@@ -159,7 +159,7 @@ def test_parameters_of_one_name_that_differ_are_named_with_their_packages(
 
 
 @pytest.mark.parametrize(('name', 'of'), [('slots', 'Slotted'), ('use_sim_time', 'Timed')])
-def test_a_kind_s_parameter_can_not_have_the_name_of_the_node_s_own(
+def test_a_kind_s_parameter_can_not_have_the_name_of_a_node_s(
     name: str, of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(tmp_path, monkeypatch, {'own': {'another': f'other_0:{of}'}})
@@ -176,7 +176,7 @@ def test_a_kind_s_parameter_can_not_have_the_name_of_the_node_s_own(
     ('None', "camera 'wrong' of package 'own-wrong' has PARAMETERS = None; it must be"),
     ("('gain',)", "has PARAMETERS = ('gain',); it must be a tuple"),
 ])  # fmt: skip
-def test_a_wrong_declaration_costs_the_other_kinds_nothing(
+def test_a_wrong_declaration_costs_other_kinds_nothing(
     declared: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, 'own-wrong', {'zc_perception.cameras': {'wrong': 'wrong:Wrong'}})

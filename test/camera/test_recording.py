@@ -392,7 +392,7 @@ def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
 
 
 @pytest.mark.parametrize('content', [b'', bytes(5000), None])
-def test_a_file_that_is_empty_or_whose_footer_names_a_place_behind_it_is_no_hindrance(
+def test_a_file_that_is_empty_or_whose_footer_is_wrong_is_no_hindrance(
     content: bytes | None, tmp_path: Path, make_pool: MakePool
 ) -> None:
     pool = make_pool(16, 8)
@@ -597,7 +597,7 @@ def test_what_nobody_here_reads_is_kept_without_a_picture(
     assert [path.suffix for path in snapshot.write(tmp_path, 'capture')] == ['.mcap']
 
 
-def test_no_snapshot_is_overwritten_and_a_full_disk_leaves_nothing_behind(
+def test_no_snapshot_is_overwritten_and_a_full_disk_leaves_none(
     tmp_path: Path, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot, _ = snapshot_of(make_pool(16, 16), CopyLedger())

@@ -386,7 +386,7 @@ def stamps_ms(camera: ReplayCamera) -> list[float]:
     return [(frame.header.stamp_ns - NOW_NS) / 1e6 for frame, _ in played(camera)]
 
 
-def test_a_variable_rate_is_played_with_the_file_s_own_times_which_the_rate_shortens(
+def test_a_variable_rate_is_played_with_the_file_s_times_which_the_rate_shortens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, times = tmp_path / 'uneven.mkv', [0, 40, 100, 400, 410, 1000]
@@ -575,7 +575,7 @@ def test_what_is_no_video_is_refused_by_name(tmp_path: Path, kind: str) -> None:
         open_source(str(tmp_path / name))
 
 
-def test_a_library_that_is_missing_or_does_not_say_how_pictures_are_turned_is_named(
+def test_a_library_that_is_missing_or_too_old_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_video(tmp_path / 'clip.mkv', 'ffv1', scenes(1))

@@ -66,7 +66,7 @@ def arrivals(draw: st.DrawFn) -> tuple[list[int], list[int], list[Side]]:
 
 @settings(max_examples=120)
 @given(arrivals(), st.integers(0, 10))
-def test_as_many_pairs_as_the_times_allow_in_whichever_order_they_arrive(
+def test_as_many_pairs_as_the_times_allow_in_any_order_of_arrival(
     given_times: tuple[list[int], list[int], list[Side]], tolerance: int
 ) -> None:
     left, right, order = given_times

@@ -64,10 +64,11 @@ from zc_perception.pixel.modifier import LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT, FAST = 128, 96, 2000.0
+OpenCamera = Callable[..., SyntheticCamera]
 
 
 @pytest.fixture
-def open_camera() -> Iterator[Callable[..., SyntheticCamera]]:
+def open_camera() -> Iterator[OpenCamera]:
     with ExitStack() as cameras:
 
         def make(
@@ -87,7 +88,7 @@ def open_camera() -> Iterator[Callable[..., SyntheticCamera]]:
 
 
 def test_frame_n_is_picture_n_of_its_seed_and_each_byte_is_drawn_once(
-    open_camera: Callable[..., SyntheticCamera],
+    open_camera: OpenCamera,
 ) -> None:
     camera = open_camera(seed=5, consumer={'stride_align': 192}, ledger=(ledger := CopyLedger()))
     scene, luma = RoadScene(WIDTH, HEIGHT, 5), np.zeros((HEIGHT, WIDTH), np.uint8)
@@ -102,7 +103,7 @@ def test_frame_n_is_picture_n_of_its_seed_and_each_byte_is_drawn_once(
     assert (camera.heap_name, camera.device) == ('memfd', 'synthetic scene, seed 5')
 
 
-def test_counter_and_bars_are_drawn_too(open_camera: Callable[..., SyntheticCamera]) -> None:
+def test_counter_and_bars_are_drawn_too(open_camera: OpenCamera) -> None:
     camera = open_camera(pattern='counter', seed=300, consumer={'stride_align': 192})
     for sequence in range(3):
         with captured(camera) as frame, frame.map() as planes:
@@ -112,7 +113,7 @@ def test_counter_and_bars_are_drawn_too(open_camera: Callable[..., SyntheticCame
         assert int(planes[0][10, 8 * 2 + 8]) == 162, 'yellow'
 
 
-def test_a_frame_s_header_and_times(open_camera: Callable[..., SyntheticCamera]) -> None:
+def test_a_frame_s_header_and_times(open_camera: OpenCamera) -> None:
     camera = open_camera()
     before = time.monotonic_ns()
     first, second = captured(camera), captured(camera)
@@ -130,7 +131,7 @@ def test_a_frame_s_header_and_times(open_camera: Callable[..., SyntheticCamera])
     ('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')]
 )
 def test_it_offers_all_its_heaps_and_draws_into_the_one_that_is_agreed_on(
-    contiguous: bool, heap: str, open_camera: Callable[..., SyntheticCamera]
+    contiguous: bool, heap: str, open_camera: OpenCamera
 ) -> None:
     names = ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf')
     heaps = working_heaps('auto', names, opener=NamedHeap)
@@ -144,7 +145,7 @@ def test_it_offers_all_its_heaps_and_draws_into_the_one_that_is_agreed_on(
 
 
 def test_without_a_free_slot_the_frame_is_dropped_and_leaves_a_gap(
-    open_camera: Callable[..., SyntheticCamera],
+    open_camera: OpenCamera,
 ) -> None:
     camera = open_camera(slots=2)
     held = [captured(camera), captured(camera)]
@@ -160,7 +161,7 @@ def test_without_a_free_slot_the_frame_is_dropped_and_leaves_a_gap(
 
 
 def test_a_failing_picture_costs_no_slot(
-    open_camera: Callable[..., SyntheticCamera], monkeypatch: pytest.MonkeyPatch
+    open_camera: OpenCamera, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     camera = open_camera(slots=2)
 
@@ -189,7 +190,7 @@ def test_a_failing_picture_costs_no_slot(
 
 
 def test_a_late_camera_skips_ahead_instead_of_catching_up(
-    open_camera: Callable[..., SyntheticCamera],
+    open_camera: OpenCamera,
 ) -> None:
     camera = open_camera(framerate=25.0)
     captured(camera).release()
@@ -204,7 +205,7 @@ def test_a_late_camera_skips_ahead_instead_of_catching_up(
 
 
 def test_without_a_descriptor_left_it_captures_into_slots_that_were_never_used_and_closes(
-    open_camera: Callable[..., SyntheticCamera],
+    open_camera: OpenCamera,
 ) -> None:
     camera = open_camera(slots=6)
     with limited(resource.RLIMIT_NOFILE, next_free()):

@@ -183,12 +183,11 @@ def road_frames(
     first_seed: int,
     scenes: int,
     frames_per_scene: int,
-    apart: int = 37,
 ) -> Iterable[RoadFrame]:
-    """Draw frames of ``scenes`` scenes, each ``apart`` frame times after the previous one."""
+    """Draw frames of ``scenes`` scenes, each 37 frame times after the previous one."""
     for seed in range(first_seed, first_seed + scenes):
         scene = RoadScene(width, height, seed, palette)
-        for index in range(0, frames_per_scene * apart, apart):
+        for index in range(0, frames_per_scene * 37, 37):
             luma = np.empty((height, width), np.uint8)
             chroma = np.empty((height // 2, width // 2, 2), np.uint8)
             yield RoadFrame(luma, chroma, scene.draw(index, luma, chroma))

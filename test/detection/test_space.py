@@ -51,7 +51,7 @@ def wall(
     sides=st.tuples(st.integers(8, 140), st.integers(8, 100)), shrink=st.sampled_from([1, 2, 3]),
 )  # fmt: skip
 @settings(max_examples=80, deadline=None)
-def test_a_surface_is_where_it_is_and_as_large_as_it_is(
+def test_a_surface_is_where_it_is_and_as_large(
     distance: float, corner: tuple[int, int], sides: tuple[int, int], shrink: int
 ) -> None:
     """For depth pictures of another size, edges are exact to one of their pixels."""
@@ -129,7 +129,7 @@ def test_a_lens_that_bends_lines_is_undone(fisheye: bool) -> None:
 @pytest.mark.parametrize(('size', 'expected'), [
     ((320, 240), (0.0, 0.0)), ((160, 120), (0.0, 0.0)), ((640, 480), (-1.28, -0.96)),
 ], ids=['the region', 'the region with binning', 'the whole sensor'])  # fmt: skip
-def test_a_picture_is_the_region_of_interest_unless_it_has_the_whole_sensor_s_size(
+def test_a_picture_is_the_region_of_interest_unless_it_has_the_sensor_s_size(
     size: tuple[int, int], expected: tuple[float, float]
 ) -> None:
     """Some calibration files have a region of interest, but the camera gives whole pictures."""

@@ -76,7 +76,7 @@ def seen(objects: NDArray[np.float32], regions: Sequence[Region], whole: Region)
 
 @given(SIDES, SIDES, st.integers(1, 16), st.integers(1, 16), st.floats(0.0, 0.5))
 @settings(max_examples=200, deadline=None)
-def test_tiles_are_of_one_size_and_cover_everything_with_the_overlap(
+def test_tiles_are_of_one_size_and_cover_everything_with_overlap(
     width: int, height: int, columns: int, rows: int, overlap: float
 ) -> None:
     """Where the frame's side is even, tiles begin and end at even pixels, as chroma needs."""
