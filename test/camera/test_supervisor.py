@@ -44,23 +44,12 @@ WAIT_S = 60.0
 MakeBench = Callable[..., 'Bench']
 
 
-class CountedFrame:
-    """A frame of which only the lease is counted."""
-
-    def __init__(self, number: int, camera: ScriptedCamera) -> None:
-        self.number = number
-        self.camera = camera
-
-    def __enter__(self) -> CountedFrame:
-        self.camera.leased += 1
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.camera.leased -= 1
-
-
 class ScriptedCamera:
-    """In ``script``, numbers are frames, exceptions are raised, ``None`` means no frame yet."""
+    """
+    In ``script``, numbers are frames, exceptions are raised, ``None`` means no frame yet.
+
+    It is its own frames, too, of which only the leases are counted.
+    """
 
     def __init__(self, script: list[Any], *, identity: str = 'a', ends: bool = False) -> None:
         self.identity = identity
@@ -74,7 +63,14 @@ class ScriptedCamera:
     def ended(self) -> bool:
         return self._ends and not self._script
 
-    def capture(self) -> CountedFrame | None:
+    def __enter__(self) -> ScriptedCamera:
+        self.leased += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.leased -= 1
+
+    def capture(self) -> ScriptedCamera | None:
         assert not self.closed, 'captured from after it was closed'
         if not self._script:
             self._stopped.wait(0.01)
@@ -82,7 +78,8 @@ class ScriptedCamera:
         item = self._script.pop(0)
         if isinstance(item, BaseException):
             raise item
-        return None if item is None else CountedFrame(item, self)
+        self.number = item
+        return None if item is None else self
 
     def statistics(self) -> CameraStatistics:
         return CameraStatistics(0, 0, 0)

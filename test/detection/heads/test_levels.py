@@ -56,17 +56,12 @@ def test_parts_are_found_in_any_order(
             assert level[name].view(outputs).shape == (rows, columns, channels)
 
 
-@pytest.mark.parametrize('order', [(0, 1), (1, 0)])
-def test_a_cube_is_read_as_the_other_outputs_are(order: tuple[int, int]) -> None:
+def test_a_cube_is_read_as_the_other_outputs_are_and_alone_needs_its_layout() -> None:
     """80 classes on an 80 x 80 grid look alike in both layouts; the boxes' tensor decides."""
-    shapes = [(1, 8, 8, 8), (1, 8, 8, 4)]
-    outputs = [RawTensor(np.zeros(shapes[i], np.float32)) for i in order]
-    level = arrange('yolov8', outputs, ((8, 8),), {'box': 4, 'class': 8})[0]
-    assert not level['class'].channels_first and order[level['class'].output] == 0
-
-
-def test_a_cube_alone_needs_its_layout() -> None:
-    cube = np.zeros((1, 8, 8, 8), np.float32)
+    cube, boxes = np.zeros((1, 8, 8, 8), np.float32), np.zeros((1, 8, 8, 4), np.float32)
+    for at, pair in enumerate(((cube, boxes), (boxes, cube))):
+        level = arrange('yolov8', [*map(RawTensor, pair)], ((8, 8),), {'box': 4, 'class': 8})[0]
+        assert not level['class'].channels_first and level['class'].output == at
     with pytest.raises(AcceleratorError, match=r"head yolov8: output 0 'raw' has.*the manifest"):
         arrange('yolov8', [RawTensor(cube, name='raw')], ((8, 8),), {'box': 4, 'class': 4})
     for layout in ('nhwc', 'nchw'):
