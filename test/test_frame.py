@@ -36,7 +36,7 @@ from frame_kit import next_frame, nv12
 from long_form import LONG
 import numpy as np
 from numpy.typing import NDArray
-from pixel.layout_oracle import plane_bytes, PLANES
+from pixel.format_samples import plane_bytes, PLANES
 from processes import passes_in_child
 import pytest
 

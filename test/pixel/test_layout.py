@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pixel.layout_oracle import is_safe, PLANES
+from pixel.format_samples import is_safe, PLANES
 import pytest
 
 from zc_perception.errors import FormatError, LayoutError
