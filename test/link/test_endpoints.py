@@ -206,12 +206,7 @@ def test_keep_all_with_transient_local_is_refused_for_frames_only(ros: Ros) -> N
     )
     with pytest.raises(ConfigError, match='transient_local'):
         ros.publisher(ros.node('camera'), qos=for_ever)
-    ros.publisher(
-        ros.node('speaker'),
-        TypeAdapter(str, String, lambda text: String(data=text), lambda m: m.data),
-        qos=for_ever,
-        topic='text',
-    )
+    ros.publisher(ros.node('speaker'), text_adapter(), for_ever, 'text')
 
 
 def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is_served(

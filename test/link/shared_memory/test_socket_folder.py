@@ -164,7 +164,7 @@ def test_a_folder_of_somebody_else_or_that_cannot_be_made_is_refused(
         runtime_folder(environment={'ZC_RUNTIME_DIR': str(folder)})
 
 
-def test_a_name_too_long_for_an_address_is_a_config_error(folder: Path) -> None:
+def test_a_name_too_long_for_an_address_or_of_no_file_is_a_config_error(folder: Path) -> None:
     longest = folder / ('x' * (107 - len(os.fspath(folder)) - 1 - 1 - 37))
     longest.mkdir()
     listen(socket_path(longest, PUBLISHER)).close()
@@ -173,12 +173,9 @@ def test_a_name_too_long_for_an_address_is_a_config_error(folder: Path) -> None:
     # A short id doesn't help: the socket is first bound under a longer, temporary name.
     with pytest.raises(ConfigError, match='too long'):
         socket_path(folder / ('x' * (107 - len(os.fspath(folder)) - 1 - 8)), 'a')
-
-
-@pytest.mark.parametrize('publisher_id', ['', '../x', '.x', 'a/b'])
-def test_an_id_that_is_no_file_name_is_refused(folder: Path, publisher_id: str) -> None:
-    with pytest.raises(ConfigError, match='no file name'):
-        socket_path(folder, publisher_id)
+    for publisher_id in ('', '../x', '.x', 'a/b'):
+        with pytest.raises(ConfigError, match='no file name'):
+            socket_path(folder, publisher_id)
 
 
 def test_only_sockets_that_nobody_listens_at_are_removed(folder: Path) -> None:
