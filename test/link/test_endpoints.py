@@ -110,29 +110,6 @@ def test_withheld_messages_are_never_made_and_their_readers_are_counted(
     assert eventually(lambda: publisher.statistics().conversion_errors == 1)
 
 
-def test_every_delivery_is_its_own_frame_and_ends_with_the_callback_unless_shared(
-    ros: Ros, make_pool: Any, make_frame: Any
-) -> None:
-    pool, kept, ended = make_pool(slots=4), [], []
-    publisher = ros.publisher(ros.node('camera'))
-    ros.subscription(
-        ros.node('keeper'), callback=lambda frame: kept.append(frame.keep()), holder='keeper'
-    )
-    ros.subscription(ros.node('looker'), callback=ended.append, holder='looker')
-    frame = make_frame(pool)
-
-    publisher.publish(frame)
-    frame.release()
-
-    assert eventually(lambda: kept and ended and ended[0].released)
-    assert kept[0] is not ended[0]
-    assert not kept[0].released
-    # A frame counts as released a little before its lease has ended.
-    assert eventually(lambda: pool.statistics().holders == {'keeper': 1})
-    kept.pop().release()
-    assert pool.statistics().holders == {}
-
-
 def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
     ros: Ros, make_frame: Any, logged: Callable[[], str]
 ) -> None:
