@@ -52,7 +52,9 @@ from waiting import eventually, PATIENCE_S
 from warm_start import Started
 
 from zc_perception.frame import Frame, Header
+from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, host_id
+from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import (
     AdaptedPublisher,
     AdaptedSubscription,
@@ -297,6 +299,26 @@ def number_of(frame: Frame) -> int:
 def publishing(camera: Camera, condition: Callable[[], Any]) -> bool:
     """Publish at about 50 Hz until *condition* is true; return whether it was in time."""
     return eventually(condition, pause=lambda: (camera.publish(), time.sleep(0.02)))
+
+
+class Links:
+    """The clients for rung 2 of a subscription with no node."""
+
+    def __init__(self, with_callback: bool = False, **options: Any) -> None:
+        self.queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+        self.links = SharedMemoryLinks('npu', **options)
+        self.woken, self.changes = threading.Event(), list[int]()
+        self.links.open(
+            self.queue,
+            LinkQos(1),
+            lambda header: True,
+            self.woken.set if with_callback else None,
+            lambda: self.changes.append(len(self.links.connected())),
+        )
+
+    def close(self) -> None:
+        self.links.close()
+        self.queue.end()
 
 
 # What a Program opens.

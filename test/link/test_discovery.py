@@ -35,13 +35,11 @@ from typing import Any
 from descriptors import open_descriptors
 from hypothesis import given, HealthCheck, settings
 from hypothesis import strategies as st
-from link_ros import announced
+from link_ros import announced, Links
 import pytest
 from rclpy.qos import QoSProfile
 from waiting import eventually
 
-from zc_perception.frame import Frame
-from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import (
     Announcement,
     read_announcements,
@@ -57,7 +55,6 @@ from zc_perception.link.endpoints.discovery import (
     PublisherCount,
     PublisherGraph,
 )
-from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import (
@@ -84,15 +81,13 @@ def camera(folder: Path, make_pool: Callable[..., BufferPool]) -> Iterator[Share
         yield server
 
 
-class Consumer:
+class Consumer(Links):
     """A subscription's handling of announcements, without a node; tests set its graph."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.announcements = Announcements()
-        self.links = SharedMemoryLinks('npu')
-        self.queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
         self._folder = folder
-        self.links.open(self.queue, LinkQos(1), lambda header: True, None, lambda: None)
 
     def hear(self, *announcements: Announcement) -> None:
         for announcement in announcements:
@@ -112,10 +107,6 @@ class Consumer:
     @property
     def ids(self) -> list[str]:
         return [announcement.publisher_id for announcement in self.announcements.known(())]
-
-    def close(self) -> None:
-        self.links.close()
-        self.queue.end()
 
 
 @pytest.fixture

@@ -35,17 +35,16 @@ from typing import Any
 from frame_kit import FrameQueue
 from hypothesis import given
 from hypothesis import strategies as st
-from link_ros import announced
+from link_ros import announced, Links
 import pytest
 from shared_memory.memory_link import publish
 from waiting import until
 
 from zc_perception.frame import Frame, Header
-from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.bus import BusKey, BusPublisher, BusSubscription, InProcessBus, LinkQos
 from zc_perception.link.changeover import BOTH_WAYS_S, Changeover, message_key
-from zc_perception.link.endpoints.remote_links import SharedMemoryLinks, Window
+from zc_perception.link.endpoints.remote_links import Window
 from zc_perception.link.rungs import (
     choose,
     IN_PROCESS,
@@ -150,24 +149,6 @@ def test_all_come_directly_or_all_by_message(view: TopicView) -> None:
 
 
 # A subscription's clients for rung 2, without a node: one for each announced publisher.
-
-
-class Links:
-    def __init__(self, with_callback: bool, **options: Any) -> None:
-        self.queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
-        self.links = SharedMemoryLinks('npu', **options)
-        self.woken, self.changes = threading.Event(), list[int]()
-        self.links.open(
-            self.queue,
-            LinkQos(1),
-            lambda header: True,
-            self.woken.set if with_callback else None,
-            lambda: self.changes.append(len(self.links.connected())),
-        )
-
-    def close(self) -> None:
-        self.links.close()
-        self.queue.end()
 
 
 @pytest.fixture(params=[False, True])
