@@ -70,13 +70,19 @@ def write_video(
     rate: int = RATE,
     container: Mapping[str, str] | None = None,
     said: Mapping[str, int] | None = None,
+    silence: int = 0,
 ) -> Path:
-    """Write *pictures*; *times* are in *unit*, and *said* are attributes of the encoder."""
+    """
+    Write *pictures*; *times* are in *unit*, and *said* are attributes of the encoder.
+
+    *silence* is how many blocks of 1,024 samples of sound to add.
+    """
     with av.open(str(path), 'w', options=dict(container or {})) as out:
         stream = out.add_stream(codec, rate=rate, options=dict(options or {}))
         height, width = pictures[0][0].shape[:2]
         stream.width, stream.height, stream.pix_fmt = width, height, form
         stream.codec_context.time_base = unit
+        sound = out.add_stream('aac', rate=44100) if silence else None
         for number, planes in enumerate(pictures):
             frame = frame_of(planes, form)
             for name, value in (said or {}).items():
@@ -86,6 +92,12 @@ def write_video(
             frame.pts, frame.time_base = times[number] if times else number, unit
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
+        for number in range(silence):
+            block = np.zeros((1, 1024), np.float32)
+            samples = av.AudioFrame.from_ndarray(block, format='fltp', layout='mono')
+            samples.sample_rate, samples.pts = 44100, 1024 * number
+            out.mux(sound.encode(samples))
+        out.mux(sound.encode(None) if sound else [])
     return path
 
 
