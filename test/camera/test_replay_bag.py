@@ -45,7 +45,6 @@ import cv2
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
-from numpy.typing import NDArray
 import pytest
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
@@ -69,11 +68,8 @@ PLANES = [
     )
     for rng in map(np.random.default_rng, range(FRAMES))
 ]
-
-
-def nv12_rows(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Stack both planes as rows of one picture, like ROS's nv12."""
-    return np.vstack([luma, chroma.reshape(chroma.shape[0], -1)])
+# Both planes as rows of one picture, like ROS's nv12.
+ROWS = [np.vstack([luma, chroma.reshape(HEIGHT // 2, -1)]) for luma, chroma in PLANES]
 
 
 def stamp(index: int) -> int:
@@ -81,18 +77,17 @@ def stamp(index: int) -> int:
 
 
 def nv12_entries(topic: str = '/camera/image_raw', padding: int = 0) -> list[tuple[str, int, Any]]:
-    pictures = [
-        image(stamp(i), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT, padding=padding)
-        for i, planes in enumerate(PLANES)
+    return [
+        (topic, stamp(i) + LATENCY, image(stamp(i), rows, 'nv12', WIDTH, HEIGHT, padding=padding))
+        for i, rows in enumerate(ROWS)
     ]
-    return [(topic, stamp(i) + LATENCY, picture) for i, picture in enumerate(pictures)]
 
 
 def stamped(folder: Path, stamps: list[int]) -> Path:
     """Write frames with these stamps at the times of :func:`stamp`."""
     entries = [
-        ('/i', stamp(i), image(stamps[i], nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
-        for i, planes in enumerate(PLANES)
+        ('/i', stamp(i), image(stamps[i], rows, 'nv12', WIDTH, HEIGHT))
+        for i, rows in enumerate(ROWS)
     ]
     return write_bag(folder / 'bag', entries)
 
@@ -740,16 +735,11 @@ def test_stopping_wakes_a_waiting_capture(video: str) -> None:
         assert time.monotonic() - started < 60.0, 'the next frame would be due after 100 s'
 
 
-def write_folder(folder: Path, *sizes: int) -> str:
-    for number, size in enumerate(sizes):
-        picture = np.full((size, size, 3), 10 + STEP * number, np.uint8)
-        cv2.imwrite(str(folder / f'{number}.png'), picture)
-    return str(folder)
-
-
 def test_a_recording_that_fails_in_the_middle_ends_there_for_good(tmp_path: Path) -> None:
     """Reopening would start it at its first frame, again and again: see test_supervisor.py."""
-    camera = replay(write_folder(tmp_path, 64, 64, 64, 32, 64))
+    for number, size in enumerate((64, 64, 64, 32, 64)):
+        write_picture(tmp_path / f'{number}.png', 10, size, size)
+    camera = replay(tmp_path)
     with pytest.raises(RecordingError, match=r'^frame 3: picture .*3\.png'):
         played(camera)
     assert camera.statistics().captured == 3
@@ -762,5 +752,6 @@ def test_a_recording_that_can_not_be_read_up_to_its_start_is_no_matter_of_waitin
         raise RecordingError('the disk has gone')
 
     monkeypatch.setattr(ImageSource, 'advance', fail)
+    write_picture(tmp_path / '0.png', 10)
     with pytest.raises(ConfigError, match='frame 0: the disk has gone'):
-        replay(write_folder(tmp_path, 64))
+        replay(tmp_path)
