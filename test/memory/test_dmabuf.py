@@ -487,7 +487,6 @@ def test_nobody_else_in_the_rooms_of_frames_closes_a_number() -> None:
 
 # Allocators: the real sealed memfd, and the two device files with a scripted ioctl.
 
-
 MISSING_HEAP = "can't be opened: No such file or directory; use heap: auto"
 
 

@@ -457,7 +457,6 @@ TestPoolModel.settings = settings(max_examples=80, stateful_step_count=50, deadl
 
 # Producers, consumers, devices and an administrator use one pool at once.
 
-
 SECONDS = 1.5
 Entry = tuple[int, str, int, int]
 

@@ -288,7 +288,6 @@ def possible_image(
     fourcc: int,
     modifier: int,
     per_plane: bool,
-    size: tuple[int, int],
 ) -> bool:
     """Return whether a layout exists that each participant alone can use."""
     planes = {NV12: 2, YUYV: 1, XR24: 1}[fourcc]
@@ -307,39 +306,28 @@ def possible_image(
     return all(
         plane.stride <= limit
         for plane in compute_layout(
-            fourcc, *size, stride_align=align, offset_align=1, buffer_per_plane=per_plane
+            fourcc, *SIZE, stride_align=align, offset_align=1, buffer_per_plane=per_plane
         ).planes
     )
 
 
-def possible_sizes_and_counts(group: tuple[BufferConstraints, ...], size: tuple[int, int]) -> bool:
-    return (
-        all((p.min_size or size)[axis] <= size[axis] for p in group for axis in (0, 1))
-        and all(size[axis] <= (p.max_size or size)[axis] for p in group for axis in (0, 1))
-        and all(p.max_slots is None or sum(q.slots for q in group) <= p.max_slots for p in group)
-    )
+def possible_sizes_and_counts(group: tuple[BufferConstraints, ...]) -> bool:
+    return all(
+        (p.min_size or SIZE)[axis] <= SIZE[axis] <= (p.max_size or SIZE)[axis]
+        for p in group
+        for axis in (0, 1)
+    ) and all(p.max_slots is None or sum(q.slots for q in group) <= p.max_slots for p in group)
 
 
-def possible(group: tuple[BufferConstraints, ...], size: tuple[int, int]) -> bool:
-    pairs = {pair for p in group for pair in p.formats or ()}
-    return possible_sizes_and_counts(group, size) and any(
-        possible_setting(group, pair, size) for pair in pairs
-    )
-
-
-def possible_setting(
-    group: tuple[BufferConstraints, ...], pair: Format, size: tuple[int, int]
-) -> bool:
+def possible_setting(group: tuple[BufferConstraints, ...], pair: Format) -> bool:
     return any(possible_memory(group, heap, pair) for heap in OFFERS) and any(
-        possible_image(group, *pair, per_plane, size) for per_plane in (False, True)
+        possible_image(group, *pair, per_plane) for per_plane in (False, True)
     )
 
 
-def negotiated(
-    group: tuple[BufferConstraints, ...], size: tuple[int, int] = SIZE
-) -> AllocationRequest | None:
+def negotiated(group: tuple[BufferConstraints, ...]) -> AllocationRequest | None:
     try:
-        return agree(group, size)
+        return agree(group, SIZE)
     except NegotiationError:
         return None
 
@@ -349,18 +337,19 @@ def negotiated(
 def test_what_brute_force_finds_is_found_and_suits_each_one_alone(
     group: tuple[BufferConstraints, ...],
 ) -> None:
-    request = negotiated(group)
-    assert (request is not None) == possible(group, SIZE)
+    request, pairs = negotiated(group), {pair for p in group for pair in p.formats or ()}
+    assert (request is not None) == (
+        possible_sizes_and_counts(group)
+        and any(possible_setting(group, pair) for pair in pairs)
+    )
     if request is None:
         return
     assert request.heap is not None
-    assert possible_sizes_and_counts(group, SIZE)
+    assert possible_sizes_and_counts(group)
     assert request.slots == max(1, sum(p.slots for p in group))
     for modifier in request.modifiers:
         assert possible_memory(group, request.heap.name, (request.fourcc, modifier))
-        assert possible_image(
-            group, request.fourcc, modifier, request.placement is PER_PLANE, SIZE
-        )
+        assert possible_image(group, request.fourcc, modifier, request.placement is PER_PLANE)
     if LINEAR not in request.modifiers:
         return
     layout = request.layout()
@@ -422,7 +411,7 @@ def test_no_possible_setting_is_cheaper(group: tuple[BufferConstraints, ...]) ->
     best = min(
         cost[pair]
         for pair in cost
-        if pair[1] != INVALID and possible_setting(group, pair, SIZE)
+        if pair[1] != INVALID and possible_setting(group, pair)
     ) if request.modifiers[0] != INVALID else cost[request.fourcc, INVALID]  # fmt: skip
     assert cost[request.fourcc, request.modifiers[0]] == best
 
@@ -633,7 +622,6 @@ def test_what_a_heap_s_name_tells(name: str, contiguous: bool | None, reaches: b
 
 
 # The checks that apply both to late joiners and to allocators' answers.
-
 
 BASE = BufferSettings(
     compute_layout(NV12, 640, 480, stride_align=64, offset_align=64),

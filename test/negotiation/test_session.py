@@ -337,22 +337,15 @@ def test_whoever_comes_the_agreement_keeps_what_it_promised(
 @pytest.mark.parametrize(
     ('text', 'expected'),
     [
-        (
-            (f'npu: NV12 NV12:0x{TILED:016x}; stride_align=256; heap=dma_heap/; slots=2; '
-             'contiguous'),
-            {'formats': ((NV12, LINEAR), (NV12, TILED)), 'stride_align': 256,
-             'heaps': ('dma_heap/',), 'slots': 2, 'contiguous': True},
-        ),
-        ('  npu :  NV12:INVALID   YUYV  ;slots = 1 ', {'formats': ((NV12, INVALID),
-                                                                   (YUYV, LINEAR)), 'slots': 1}),
-        (
-            'a/b-c_d.e: any; offset_align=4096; height_align=16; max_stride=8192; '
-            'min_size=16x16; max_size=1920x1080; '
-            'max_slots=9',
-            {'offset_align': 4096, 'height_align': 16, 'max_stride': 8192, 'min_size': (16, 16),
-             'max_size': (1920, 1080),
-             'max_slots': 9},
-        ),
+        (f'npu: NV12 NV12:0x{TILED:016x}; stride_align=256; heap=dma_heap/; slots=2; contiguous',
+         {'formats': ((NV12, LINEAR), (NV12, TILED)), 'stride_align': 256,
+          'heaps': ('dma_heap/',), 'slots': 2, 'contiguous': True}),
+        ('  npu :  NV12:INVALID   YUYV  ;slots = 1 ',
+         {'formats': ((NV12, INVALID), (YUYV, LINEAR)), 'slots': 1}),
+        ('a/b-c_d.e: any; offset_align=4096; height_align=16; max_stride=8192; min_size=16x16; '
+         'max_size=1920x1080; max_slots=9',
+         {'offset_align': 4096, 'height_align': 16, 'max_stride': 8192, 'min_size': (16, 16),
+          'max_size': (1920, 1080), 'max_slots': 9}),
         ('npu: any; heap=udmabuf | dma_heap/; device=/dev/metis-0:1:0; cpu=read; one_buffer',
          {'heaps': ('udmabuf', 'dma_heap/'), 'devices': ('/dev/metis-0:1:0',),
           'cpu_access': CpuAccess.READ, 'placement': Placement.ONE_BUFFER}),

@@ -270,7 +270,6 @@ def test_an_accelerator_closes_without_a_word_when_its_card_is_gone_and_the_next
 
 # The import cache: its key is a buffer's identity, not its descriptor's number.
 
-
 LAYOUT, TILED = compute_layout(NV12, 64, 48), 1 << 56 | 2
 SIZE = LAYOUT.buffer_size(0)
 
@@ -490,7 +489,6 @@ def test_what_the_driver_says_is_in_the_constraints(make_opened: MakeOpened) -> 
 
 
 # The driver's arguments for images and jobs, and the meaning of its answers.
-
 
 HEADER = Path(__file__).resolve().parents[1] / 'rig/module/axl_ioctl.h'
 YU12 = fourcc_code('YU12')
@@ -876,7 +874,6 @@ def test_a_node_that_can_t_be_opened_answers_nothing(
 
 # Results of jobs: views of the device's own memory, in reused buffers, which are read between the
 # brackets of the CPU's access.
-
 
 SPECS = (
     TensorSpec('boxes', 'int16', (2, 3), 8, (0.5, 1.0, 2.0), 3, 'nhwc', ((1, 0), (0, 2))),

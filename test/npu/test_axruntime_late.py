@@ -299,7 +299,6 @@ def test_a_release_before_1_9_and_the_c_library_are_named(
 
 # On a Jetson the VIC scales the frames and the CPU only quantises.
 
-
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
 
 
@@ -407,7 +406,6 @@ def test_the_vic_waits_for_the_camera(
 
 
 # Objects of the Voyager runtime against a double of its library: order and errors.
-
 
 OPTIONS = InstanceOptions()
 

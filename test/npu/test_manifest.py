@@ -419,7 +419,6 @@ def test_a_merged_key_may_be_replaced_and_siblings_may_have_the_same(tmp_path: P
 
 # The JSON schema of model.yaml and the reader accept the same.
 
-
 PATH = MODELS / 'model.schema.json'
 SCHEMA = json.loads(PATH.read_text(encoding='utf-8'))
 WRITE = (

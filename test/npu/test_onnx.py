@@ -337,7 +337,6 @@ def test_a_provider_with_memory_of_its_own_gets_its_input_there(
 
 # Models with other inputs than float NCHW: those that return their input show it.
 
-
 WIDTH, HEIGHT = 64, 48
 SHAPE, TURNED = [1, 3, HEIGHT, WIDTH], [1, HEIGHT, WIDTH, 3]
 FULL = Colorimetry(Matrix.BT709, Range.FULL)

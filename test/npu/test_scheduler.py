@@ -671,7 +671,6 @@ def test_stopping_while_the_device_is_opened_leaves_nothing_open(start: Start) -
 
 # In any order of events each frame ends once, results stay in order, nothing is left over.
 
-
 FRAMES = 14
 EVENTS = [
     *['frame'] * 4, *['done'] * 3, 'failed', 'lost', 'outputs lost', 'import refused',

@@ -385,7 +385,6 @@ def test_the_short_cut_is_near_the_full_conversion(
 
 # Conversion into NV12, against the textbook's BT.601 and every format's own samples.
 
-
 UNTOUCHED = 0xAB
 
 
@@ -578,7 +577,6 @@ def test_formats_sizes_and_targets_that_can_t_be_are_refused() -> None:
 
 
 # Plane places in messages, and colours of Bayer pictures, by NumPy's slices and sums.
-
 
 Bytes = NDArray[np.uint8]
 

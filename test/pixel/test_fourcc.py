@@ -526,7 +526,6 @@ def test_planes_count_from_the_first_of_several_memories() -> None:
 
 # Modifiers: their names, their planes, and the numbers of ``drm_fourcc.h``.
 
-
 NVIDIA_BLOCK = 3 << 56 | 0x10
 # The headers of some distributions lack these; the numbers are from Linux 6.15.
 YOUNG = {
@@ -641,7 +640,6 @@ def test_parameters_of_vendors_whose_layouts_have_no_planes_of_their_own(
 
 
 # Colorimetry as GStreamer's texts and V4L2's numbers, both ways, against their headers.
-
 
 FULL, LIMITED = Range.FULL, Range.LIMITED
 ALL = [Colorimetry(*parts) for parts in itertools.product(Matrix, Range, Transfer)]
