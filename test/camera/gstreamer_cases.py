@@ -79,12 +79,12 @@ def _gstreamer_is_up() -> None:
         open_camera('v4l2src device=/dev/video99')
 
 
-def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
-    return [(p.buffer, p.offset, p.stride) for p in camera.pool.layout.planes]
+# Where the planes of TIGHT frames lie: buffer, offset and stride.
+PLACES = [(0, 0, 64), (0, 3072, 64)]
 
 
 @pytest.mark.parametrize(('options', 'expected', 'buffers'), [
-    (TIGHT, [(0, 0, 64), (0, 3072, 64)], 1),
+    (TIGHT, PLACES, 1),
     (f'frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192',
      [(0, 0, 128), (0, 8192, 256)], 1),
     # Without GstVideoMeta, GStreamer's default strides and offsets apply.
@@ -103,14 +103,12 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
     (f'crop=16,8,32,16 whole=64,48 {CROPPED}', [(0, 16 + 8 * 64, 64), (0, 3072 + 16 + 4 * 64, 64)],
      1),
     # A pipeline may bring its own sink.
-    (f'{TIGHT} ! appsink', [(0, 0, 64), (0, 3072, 64)], 1),
-    (f'{TIGHT} ! queue ! appsink name=mine max-buffers=9 sync=true',
-     [(0, 0, 64), (0, 3072, 64)], 1),
+    (f'{TIGHT} ! appsink', PLACES, 1),
+    (f'{TIGHT} ! queue ! appsink name=mine max-buffers=9 sync=true', PLACES, 1),
     # Old caps, which say nothing of the layout.
-    (TIGHT.replace('x-raw', 'x-raw(memory:DMABuf)'), [(0, 0, 64), (0, 3072, 64)], 1),
+    (TIGHT.replace('x-raw', 'x-raw(memory:DMABuf)'), PLACES, 1),
     # Caps since GStreamer 1.24, from which it finds no layout.
-    ('frame-size=4608 caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,'
-     f'{SIZE}"', [(0, 0, 64), (0, 3072, 64)], 1),
+    (f'frame-size=4608 caps-text="{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}"', PLACES, 1),
 ])  # fmt: skip
 def test_frames_are_taken_where_they_lie(
     options: str, expected: list[tuple[int, int, int]], buffers: int
@@ -118,11 +116,9 @@ def test_frames_are_taken_where_they_lie(
     old = 'DMABuf),format=NV12' in options
     with streaming(f'zcframes {options}', assume_linear=old) as opened:
         camera = opened.camera
-        assert (
-            planes(camera) == expected
-            and not camera.copy_reason
-            and camera.heap_name == 'gstreamer/memfd'
-        )
+        planes = camera.pool.layout.planes
+        assert [(plane.buffer, plane.offset, plane.stride) for plane in planes] == expected
+        assert not camera.copy_reason and camera.heap_name == 'gstreamer/memfd'
         seen, differences = set(), set()
         for _ in range(12):
             with next_frame(camera) as frame:
@@ -185,12 +181,9 @@ def test_a_leased_frame_outlives_its_camera() -> None:
     frame.release()
 
 
-@pytest.mark.parametrize(
-    'memory',
-    # An element maps its own memfd again to write to it, so that it can't be sealed.
-    ['system', 'fd', 'unsealed'],
-)
+@pytest.mark.parametrize('memory', ['system', 'fd', 'unsealed'])
 def test_a_copying_pipeline_is_reported_and_booked(memory: str) -> None:
+    """An element maps its own memfd again to write to it, so that it can't be sealed."""
     with streaming(
         f'zcframes memory={memory} frame-size=16384 caps-text={CAPS} strides=128,256 '
         'offsets=0,8192'
