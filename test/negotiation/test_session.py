@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
+from unittest.mock import Mock
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -263,13 +264,9 @@ def test_each_who_stands_against_a_newcomer_is_named(producer: Producer) -> None
 
 
 def test_who_has_no_buffers_stands_against_nobody(producer: Producer) -> None:
-    def refuse(settings: BufferSettings, buffers: Buffers) -> None:
-        raise AcceleratorError('the card refuses it')
-
-    refused, broken = (
-        Consumer(who('refused', 'YUYV linear')),
-        Consumer(who('broken', max_stride=64), refuse),
-    )
+    refuse = Mock(side_effect=AcceleratorError('the card refuses it'))
+    refused = Consumer(who('refused', 'YUYV linear'))
+    broken = Consumer(who('broken', max_stride=64), refuse)
     session = BufferSession(CAMERA, SIZE)
     session.allocate([refused, broken], producer)
     assert str(session.outcome(broken)).startswith('fell back: trial import of slot 0')

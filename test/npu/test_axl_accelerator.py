@@ -120,16 +120,11 @@ def test_a_submit_that_is_refused_holds_nothing(
 ) -> None:
     accelerator, card = make_opened(import_cache=False, in_flight=1)
     frame = make_frame()
-
-    def refuse(*_: object) -> None:
-        raise AcceleratorError('EBUSY')
-
+    monkeypatch.setattr(card, 'submit2', Mock(side_effect=AcceleratorError('EBUSY')))
     for _ in range(3):
         handle = accelerator.import_frame(frame)
-        with monkeypatch.context() as patch:
-            patch.setattr(card, 'submit2', refuse)
-            with pytest.raises(AcceleratorError, match='EBUSY'):
-                accelerator.submit(handle, frame)
+        with pytest.raises(AcceleratorError, match='EBUSY'):
+            accelerator.submit(handle, frame)
         accelerator.release(handle)
     assert card.held == set() and accelerator.facts()['jobs'] == 0
 
@@ -691,12 +686,8 @@ def test_a_query_brings_all_formats_however_many(
 def test_a_node_that_can_t_be_opened_is_explained(
     host: Host, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception], words: str
 ) -> None:
-    node = host.add_card()
-
-    def refuse(path: str, flags: int) -> OwnedFd:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(OwnedFd, 'open', refuse)
+    node, error = host.add_card(), OSError(number, os.strerror(number))
+    monkeypatch.setattr(OwnedFd, 'open', Mock(side_effect=error))
     with pytest.raises(AcceleratorError, match=words) as raised:
         AxlDevice(node, tree=host.tree)
     assert type(raised.value) is kind
@@ -850,12 +841,7 @@ def test_a_refusal_is_explained_and_nothing_is_detached(
 
 def test_an_interruption_leaves_no_file_open(host: Host, buffer: DmaBuf, driver: Driver) -> None:
     # The exception keeps the probe's objects alive, so that garbage collection can't close them.
-    interruption = KeyboardInterrupt()
-
-    def interrupt(argument: object) -> None:
-        raise interruption
-
-    driver.answer = interrupt
+    driver.answer = Mock(side_effect=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         probe_shipped_attach(host.add_card(), buffer)
     with pytest.raises(OSError, match='Bad file descriptor'):

@@ -28,6 +28,7 @@ import threading
 import time
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from frame_kit import FrameQueue
 from hypothesis import given, HealthCheck, settings
@@ -215,11 +216,7 @@ def test_stop_does_not_wait_for_the_idle_poll(
 
 def test_whoever_takes_errors_cannot_end_the_thread(start: Start) -> None:
     bench = start()
-
-    def fail(frame: object, error: Exception) -> None:
-        raise ZeroDivisionError('report')
-
-    bench.scheduler._on_error = fail
+    bench.scheduler._on_error = Mock(side_effect=ZeroDivisionError('report'))
     bench.accelerator.import_errors.append(AcceleratorError('no'))
     bench.accelerator.release_errors.append(AcceleratorError('no such handle'))
     bench.accelerator.tidy_errors.append(OSError('no'))
@@ -377,17 +374,13 @@ def test_without_a_way_to_reopen_the_device_itself_is_asked_again(
     start: Start, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(24, 'Too many open files')
-
-    def refuse(fd: int) -> int:
-        raise error
-
     device = ScriptedAccelerator(1, may_hang=case != 'a CPU')
     device.abandon_error = error if case == 'abandon fails' else None
     keep_all = case in ('a device', 'a CPU')
     bench = start(device, in_flight=1, timeout_s=SHORT_S, keep_all=keep_all)
     with monkeypatch.context() as patch:
         if case == 'no descriptor':
-            patch.setattr(scheduler.os, 'dup', refuse)
+            patch.setattr(scheduler.os, 'dup', Mock(side_effect=error))
         bench.feed(0)
         given_up(bench, 0)
     device.instant_all = True
