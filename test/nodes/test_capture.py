@@ -337,6 +337,18 @@ def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_no
     assert named.advice == "run camera_calibration, or set 'camera_info_url'"
 
 
+def test_a_damaged_calibration_is_one_error_in_the_log(
+    free_domain: int, ros_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (ros_home / 'bad.yaml').write_text('- 1', encoding='utf-8')
+    with running(free_domain, Plug(), camera_info_url=str(ros_home / 'bad.yaml')) as bench:
+        infos = bench.hear(CameraInfo, 'camera_info', 5)
+        bench.eventually(lambda: infos)
+        assert bench.status('calibration').level is Level.ERROR
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if 'not calibrated' in line]
+    assert '[ERROR]' in line
+
+
 @pytest.mark.parametrize(
     ('kind', 'values'),
     [(CaptureNode, {'video': '/no/such', 'camera': 'replay'}), (InferenceNode, {'model': 'rood'})],

@@ -144,7 +144,8 @@ class CameraInfoPublisher:
         with self._lock:
             self._store.resize(camera.width, camera.height, has_lens=camera.has_lens)
             self._update()
-        self._node.warn_once(self._store.notices)
+        if not self._store.failure:  # reload() has logged a failure, as an error
+            self._node.warn_once(self._store.notices)
 
     def _update(self) -> None:
         message = CameraInfo()
