@@ -392,15 +392,6 @@ def test_what_is_wrong_is_the_constructor_s_error(run: Managed) -> None:
             run.make(kind, values)
 
 
-def test_a_key_that_nobody_knows_is_a_warning_with_the_nearest_name(
-    run: Managed, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run.make(components.CaptureNode, {**SMALL, 'widht': 3, 'global_of_another_package': True})
-    said = capfd.readouterr().err
-    assert '[WARN]' in said and "parameter 'widht' is unknown; did you mean 'width'?" in said
-    assert "parameter 'global_of_another_package' is unknown" in said
-
-
 def test_quality_of_service_of_a_topic_of_another_of_our_nodes_is_none(
     run: Managed, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -416,13 +407,13 @@ def test_quality_of_service_of_a_topic_of_another_of_our_nodes_is_none(
     for kind, values in KINDS.values():
         run.make(kind, everybodys | values)
     assert 'is unknown' not in capfd.readouterr().err
-    run.make(
-        components.OverlayNode,
-        {'qos_overrides./image_raw.publisher.deepth': 2, 'qos_overrides./imag.publisher.depth': 2},
-        namespace='/b',
-    )
+    unknown = ('qos_overrides./image_raw.publisher.deepth', 'qos_overrides./imag.publisher.depth')
+    values = {**dict.fromkeys(unknown, 2), 'scael': 0.5, 'global_of_another_package': True}
+    run.make(components.OverlayNode, values, namespace='/b')
     said = capfd.readouterr().err
-    assert "publisher.deepth' is unknown" in said and "/imag.publisher.depth' is unknown" in said
+    assert '[WARN]' in said and "parameter 'scael' is unknown; did you mean 'scale'?" in said
+    for name in (*unknown, 'global_of_another_package'):
+        assert f"parameter '{name}' is unknown" in said
 
 
 def test_a_start_that_fails_later_is_said_and_can_be_mended(

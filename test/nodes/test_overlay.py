@@ -454,13 +454,20 @@ def test_what_costs_pictures_is_a_warning(seen: dict[str, Any], words: str, advi
     assert found.advice and advice in found.advice
 
 
-def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(
+def test_frames_that_can_not_be_drawn_are_a_warning_and_a_thread_that_has_ended_is_an_error(
     free_domain: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[BaseException | None] = []
     monkeypatch.setattr(threading, 'excepthook', lambda args: ended.append(args.exc_value))
     with camera_and_overlay(free_domain) as (capture, overlay, viewer, stamps):
         viewer.look()
+        viewer.until(lambda: overlay.ledger.count('overlay') > 0, 'frames')
+        with monkeypatch.context() as patch:
+            refuse = Mock(side_effect=FormatError("NV15 frames can't be read"))
+            patch.setattr(overlay._history, 'keep', refuse)
+            viewer.until(lambda: verdict(overlay).level is Level.WARN, 'a warning')
+            assert "NV15 frames can't be read" in verdict(overlay).message
+        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
         viewer.feed(stamps, lambda: viewer.pictures, 'a picture')
         with monkeypatch.context() as patch:
             patch.setattr(overlay, '_draw_newest', Mock(side_effect=RuntimeError('unforeseen')))
@@ -480,17 +487,3 @@ def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(
         viewer.pictures.clear()
         viewer.feed(stamps, lambda: viewer.pictures, 'a picture')
         viewer.until(lambda: verdict(overlay).level is Level.OK, 'the advice helps')
-
-
-def test_frames_that_can_not_be_drawn_are_a_warning_until_they_can(
-    free_domain: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with camera_and_overlay(free_domain) as (_, overlay, viewer, _):
-        viewer.look()
-        viewer.until(lambda: overlay.ledger.count('overlay') > 0, 'frames')
-        with monkeypatch.context() as patch:
-            refuse = Mock(side_effect=FormatError("NV15 frames can't be read"))
-            patch.setattr(overlay._history, 'keep', refuse)
-            viewer.until(lambda: verdict(overlay).level is Level.WARN, 'a warning')
-            assert "NV15 frames can't be read" in verdict(overlay).message
-        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
