@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 import json
 import os
@@ -442,10 +442,10 @@ def test_the_shipped_file_asks_for_nothing_special() -> None:
     )
 
 
-def sections(text: str, tmp_path: Path) -> Needs:
+def sections(text: str, tmp_path: Path, namespaces: Sequence[str] = ()) -> Needs:
     path = tmp_path / 'vehicle.yaml'
     path.write_text(text, encoding='utf-8')
-    return read_needs(str(path))
+    return read_needs(str(path), namespaces)
 
 
 def test_sections_that_name_a_node_are_one_camera_each(tmp_path: Path) -> None:
@@ -469,11 +469,11 @@ left:
 
 
 def test_namespaces_can_be_given_as_for_perception(tmp_path: Path) -> None:
-    (tmp_path / 'v.yaml').write_text(
-        '/**/capture: {ros__parameters: {camera: v4l2}}\n/front/capture: {ros__parameters: '
-        '{slots: 3}}\n'
+    text = (
+        '/**/capture: {ros__parameters: {camera: v4l2}}\n'
+        '/front/capture: {ros__parameters: {slots: 3}}\n'
     )
-    needs = read_needs(str(tmp_path / 'v.yaml'), ['front', 'rear'])
+    needs = sections(text, tmp_path, ['front', 'rear'])
     assert [(c.node, c['camera'], c['slots']) for c in needs.cameras] == [
         ('/front/capture', 'v4l2', 3),
         ('/rear/capture', 'v4l2', 8),

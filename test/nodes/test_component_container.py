@@ -176,16 +176,6 @@ def test_a_second_one_of_the_same_name_is_loaded_and_each_ends_by_its_id(zoo: Cl
     zoo.hears('/ticking/ticks')
 
 
-def test_an_unknown_extra_argument_is_passed_over_with_a_warning(
-    zoo: Client, container: Container
-) -> None:
-    zoo.loaded('Quiet', extra={'use_intraprocess_comms': True})
-    container.wait_for(
-        "extra argument 'use_intraprocess_comms' is unknown and has no effect; did you mean "
-        "'use_intra_process_comms'?"
-    )
-
-
 @pytest.mark.parametrize(
     ('fields', 'full_name', 'topic'),
     [
@@ -212,7 +202,9 @@ def test_names_and_remaps_are_the_request_s(
     until(lambda: [info.node_name for info in publishers()] == [name], f'{name} on {topic}')
 
 
-def test_arguments_that_rclpy_knows_reach_the_node(zoo: Client, container: Container) -> None:
+def test_arguments_that_rclpy_knows_reach_the_node_and_others_do_not(
+    zoo: Client, container: Container
+) -> None:
     extra = {
         'enable_rosout': False,
         'start_parameter_services': False,
@@ -227,8 +219,13 @@ def test_arguments_that_rclpy_knows_reach_the_node(zoo: Client, container: Conta
         "/given: size 1, arguments {'use_global_arguments': False, 'enable_rosout': False, "
         "'start_parameter_services': False, "
     )
-    zoo.loaded('Quiet', node_name='left', parameters={'size': 42})
+    unknown = {'use_intraprocess_comms': True}
+    zoo.loaded('Quiet', node_name='left', parameters={'size': 42}, extra=unknown)
     container.wait_for("/left: size 42, arguments {'use_global_arguments': False}")
+    container.wait_for(
+        "extra argument 'use_intraprocess_comms' is unknown and has no effect; did you mean "
+        "'use_intra_process_comms'?"
+    )
     services: dict[str, list[str]] = {}
 
     def known() -> bool:

@@ -492,20 +492,17 @@ def test_who_stands_still_is_one_after_its_own_patience_and_none_when_it_moves_a
     assert scene.after(1.0) == ''
 
 
-def test_who_knows_why_may_stand_still_and_starts_anew_afterwards() -> None:
+def test_who_knows_why_may_stand_still_and_who_has_given_up_is_a_worry_at_once() -> None:
     node = node_of()
     scene = Scene(node)
     assert scene.after(3.0) == ''
     node.progress.return_value = None
     assert [scene.after(100.0) for _ in range(3)] == ['', '', '']
     node.progress.return_value = 0
-    assert [scene.after(seconds) for seconds in (1.0, 3.0)] == ['', '']
+    assert [scene.after(seconds) for seconds in (1.0, 3.0)] == ['', ''], 'it starts anew'
     assert scene.after(1.0) != ''
-
-
-def test_who_has_given_up_is_a_worry_at_once() -> None:
-    scene = Scene(node_of(None, reason='no memory'))
-    assert scene.after(0.1) == '/capture has given up: no memory'
+    gave_up = Scene(node_of(None, reason='no memory'))
+    assert gave_up.after(0.1) == '/capture has given up: no memory'
 
 
 def test_an_executor_that_runs_nothing_is_a_worry_and_is_asked_once() -> None:

@@ -17,7 +17,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 import re
 import time
@@ -203,11 +204,13 @@ def messages_of(reader: Reader) -> dict[str, int]:
     return {name: topic.msgcount for name, topic in reader.topics.items()}
 
 
-def test_triggers_are_answered_with_what_was_written_or_why_not(
-    free_domain: int, tmp_path: Path
-) -> None:
-    values = {'path': str(tmp_path / 'events'), 'black_box': 30.0, 'disk_floor': 0}
-    with Managed(free_domain) as run:
+@contextmanager
+def black_box(
+    domain: int, folder: Path
+) -> Iterator[tuple[Managed, RecorderNode, Any, Callable[[int], list[Any]]]]:
+    """Yield a black box, a publisher of video, and a function that triggers it several times."""
+    values = {'path': str(folder / 'events'), 'black_box': 30.0, 'disk_floor': 0}
+    with Managed(domain) as run:
         recorder = run.make(RecorderNode, values)
         video = run.manager.create_publisher(CompressedVideo, 'image_raw/foxglove', 30)
         client = run.manager.create_client(Trigger, '/recorder/trigger')
@@ -219,6 +222,13 @@ def test_triggers_are_answered_with_what_was_written_or_why_not(
             run.eventually(lambda: all(future.done() for future in futures), 'answers')
             return [future.result() for future in futures]
 
+        yield run, recorder, video, answers
+
+
+def test_triggers_are_answered_with_what_was_written_or_why_not(
+    free_domain: int, tmp_path: Path
+) -> None:
+    with black_box(free_domain, tmp_path) as (run, recorder, video, answers):
         (answer,) = answers(1)
         assert not answer.success and 'no picture of a video came' in answer.message
         run.eventually(lambda: video.get_subscription_count() == 1, 'it subscribes')
@@ -245,23 +255,16 @@ def test_triggers_are_answered_with_what_was_written_or_why_not(
 def test_a_step_of_the_system_clock_costs_the_black_box_nothing(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int
 ) -> None:
-    values = {'path': str(tmp_path / 'events'), 'black_box': 30.0, 'disk_floor': 0}
     real, step_ns = time.time_ns, 0
     monkeypatch.setattr(time, 'time_ns', lambda: real() + step_ns)
-    with Managed(free_domain) as run:
-        recorder = run.make(RecorderNode, values)
-        video = run.manager.create_publisher(CompressedVideo, 'image_raw/foxglove', 30)
-        client = run.manager.create_client(Trigger, '/recorder/trigger')
-        recorder.start()
-        wait_until_known(client, run.manager, recorder)
+    with black_box(free_domain, tmp_path) as (run, recorder, video, answers):
         run.eventually(lambda: video.get_subscription_count() == 1, 'it subscribes')
         for count in (1, 2):
             video.publish(CompressedVideo(data=b'\0\0\0\1\x65' + bytes(2000), format='h264'))
             run.eventually(lambda now=count: recorder._box.held(0)[1] > now * 2000, 'it came')
             step_ns = step_s * 10**9
-        future = client.call_async(Trigger.Request())
-        run.eventually(future.done, 'answer')
-        assert future.result().success, future.result()
+        (answer,) = answers(1)
+        assert answer.success, answer
         now_ns = time.time_ns()
         (path,) = (tmp_path / 'events').iterdir()
         with Reader(path) as reader:

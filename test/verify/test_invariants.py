@@ -25,7 +25,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from npu.json_schema import conforms
 import pytest
 from verify import verify_kit as kit
 from verify.command_kit import nodes, result_in
@@ -109,11 +108,6 @@ def on_memfds(seen: Observation) -> Observation:
     return replace(seen, dmabufs=frozenset(), memfds=memfds, snapshots=looks)
 
 
-def has_a_frame_too_many(seen: Observation) -> Observation:
-    more = kit.record(90, MIDDLE, (POOL[0],), 1, 90)
-    return kit.with_node(seen, 'inference', records=(*seen.nodes[1].records, more))
-
-
 def in_use(*events: Any) -> Spoil:
     return lambda seen: kit.with_events(seen, *events)
 
@@ -123,6 +117,7 @@ def with_facts(role: str, **after: Any) -> Spoil:
 
 
 SURPLUS = kit.event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77)
+SURPLUS_FRAME = kit.record(90, MIDDLE, (POOL[0],), 1, 90)
 MAPPED = MemoryMapping(PID, 0x1000, 0x2000, 'rw-s', 12, POOL[0], '/dmabuf:')
 #: What spoils the pipeline, the invariants that it breaks, and words of a next step.
 BROKEN: dict[str, tuple[Spoil, set[str], str]] = {
@@ -146,7 +141,13 @@ BROKEN: dict[str, tuple[Spoil, set[str], str]] = {
     ),
     'memfd': (on_memfds, {'I1', 'I2', 'I3'}, 'let the capture node use dma-bufs'),
     'a job too many': (in_use(SURPLUS), {'I3'}, 'other programs that use the card'),
-    'a frame without a job': (has_a_frame_too_many, {'I3'}, 'other programs that use the card'),
+    'a frame without a job': (
+        lambda seen: kit.with_node(
+            seen, 'inference', records=(*seen.nodes[1].records, SURPLUS_FRAME)
+        ),
+        {'I3'},
+        'other programs that use the card',
+    ),
     'one import for two frames': (drops_an_import, {'I3'}, 'parameter import_cache'),
     'imported twice though cached': (
         lambda seen: importing(seen, 8, inode=POOL[0]),
@@ -197,20 +198,10 @@ def another_set(seen: Observation, **changes: Any) -> Observation:
     return replace(seen, nodes=(*seen.nodes, *second.nodes))
 
 
-def killed(seen: Observation) -> Observation:
-    left = importing(kit.with_events(seen, SURPLUS), 8, inode=POOL[0])
-    return kit.with_node(left, 'inference', ended_ns=MIDDLE + MS)
-
-
 def mapped_by_whom(seen: Observation) -> Observation:
     sources = {**SOURCES, 'dma_buf_mmap_internal': 'function tracer'}
     event = kit.event(MIDDLE, 'dma_buf_mmap_internal')
     return kit.with_events(replace(seen, event_sources=sources), event)
-
-
-def without_frames(seen: Observation) -> Observation:
-    seen = kit.with_events(seen, without=['axl_submit', 'axl_complete'])
-    return kit.with_records(seen, lambda old: None)
 
 
 def failed_before_the_device(seen: Observation) -> Observation:
@@ -219,8 +210,9 @@ def failed_before_the_device(seen: Observation) -> Observation:
     return kit.with_records(seen, lambda old: old._replace(**failed))
 
 
-def with_old_counters(seen: Observation) -> Observation:
-    return kit.with_node(importing(seen, 8, inode=POOL[0]), 'inference', described=False)
+def imports_again(**changes: Any) -> Spoil:
+    """Import a buffer once more, and change the view of the inference node."""
+    return lambda seen: kit.with_node(importing(seen, 8, inode=POOL[0]), 'inference', **changes)
 
 
 ALL = set(ALL_HOLD)
@@ -243,14 +235,22 @@ UNKNOWN: dict[str, tuple[Spoil, set[str]]] = {
     'no capture node': (lambda seen: replace(seen, nodes=seen.nodes[1:]), {'I4'}),
     'a device without an address': (with_facts('inference', pci_address=''), {'I1', 'I3'}),
     'overwritten records': (lambda seen: kit.with_node(seen, 'inference', lost=2), ALL),
-    'no frame': (without_frames, ALL),
+    'no frame': (
+        lambda seen: kit.with_records(
+            kit.with_events(seen, without=['axl_submit', 'axl_complete']), lambda old: None
+        ),
+        ALL,
+    ),
     'no accelerator of one node of two': (
         lambda seen: another_set(seen, after={'copies': {}}, records=()),
         ALL,
     ),
     'frames without an accelerator': (with_facts('inference', accelerator=''), ALL),
-    'a node that was killed': (killed, ALL),
-    'old counters': (with_old_counters, {'I3', 'I4'}),
+    'a node that was killed': (
+        lambda seen: imports_again(ended_ns=MIDDLE + MS)(kit.with_events(seen, SURPLUS)),
+        ALL,
+    ),
+    'old counters': (imports_again(described=False), {'I3', 'I4'}),
     'failed before the device': (failed_before_the_device, ALL),
 }
 
@@ -515,35 +515,30 @@ def test_what_nobody_foresaw_is_no_verdict(
     assert not (tmp_path / verification.RESULT).exists()
 
 
-mapped = kit.changed(mappings=(MAPPED,))
-unseen = kit.changed(
-    trace=None, event_sources={}, copies=None, shares=None, unreadable={'trace': (ROOT,)}
-)
-
-
-CASES: dict[str, tuple[Callable[[], Observation], int, bool]] = {
-    'good': (kit.cached_graph, 0, True),
-    'mapped': (lambda: mapped(kit.cached_graph()), 1, False),
-    'unseen': (lambda: unseen(kit.cached_graph()), 3, False),
+#: What was seen of a pipeline, by the verdict on it.
+SEEN = {
+    'PASS': kit.cached_graph(),
+    'FAIL': kit.cached_graph(mappings=(MAPPED,)),
+    'NOT MEASURED': kit.cached_graph(
+        trace=None, event_sources={}, copies=None, shares=None, unreadable={'trace': (ROOT,)}
+    ),
 }
 
 
-def result_of(seen: Observation) -> Result:
+def result_of(verdict: str) -> Result:
+    seen = SEEN[verdict]
     return Result(
         seen, all_checks(seen), document_keys(seen), notes(seen), ['zc_verify'],
         {'timeline': 'timeline.json'},
     )  # fmt: skip
 
 
-@pytest.mark.parametrize('case', CASES)
-def test_what_is_written_is_what_the_schema_says(case: str, tmp_path: Path) -> None:
-    make, exit_code, passed = CASES[case]
-    result = result_of(make())
-    path = verification.write_result(result, tmp_path)
-    document = json.loads(path.read_text())
-    schema = json.loads(verification.SCHEMA.read_text())
-    assert conforms(document, schema)
-    assert (result.exit_code, document['pass']) == (exit_code, passed)
+@pytest.mark.parametrize(('verdict', 'code'), zip(SEEN, (0, 1, 3), strict=True))
+def test_what_is_written_is_what_the_schema_says(verdict: str, code: int, tmp_path: Path) -> None:
+    result = result_of(verdict)
+    verification.write_result(result, tmp_path)
+    document = result_in(tmp_path)
+    assert (result.exit_code, document['pass']) == (code, verdict == 'PASS')
     assert document['pass'] == all(check['holds'] is True for check in document['checks'].values())
     assert document['pass_document'] == all(
         document[key] is True for key in document if key.startswith('I')
@@ -552,13 +547,10 @@ def test_what_is_written_is_what_the_schema_says(case: str, tmp_path: Path) -> N
 
 
 def test_the_verdict_has_a_line_for_each_check_and_the_next_step_of_what_fails() -> None:
-    good = verification.verdict(result_of(kit.cached_graph()))
+    good, bad, blind = (verification.verdict(result_of(verdict)) for verdict in SEEN)
     assert [line.split(':')[0] for line in good[1:5]] == [f'I{one} holds' for one in range(1, 5)]
-    assert good[-1] == 'PASS'
-    bad = verification.verdict(result_of(mapped(kit.cached_graph())))
+    assert [lines[-1] for lines in (good, bad, blind)] == list(SEEN)
     where = next(index for index, line in enumerate(bad) if line.startswith('I4 DOES NOT HOLD'))
     assert 'process 100' in bad[where + 1] and bad[where + 2].startswith('   next: ')
-    assert bad[-1] == 'FAIL'
-    blind = verification.verdict(result_of(unseen(kit.cached_graph())))
     assert any(line.startswith('I3 not measured') for line in blind)
-    assert any('run as root' in line for line in blind) and blind[-1] == 'NOT MEASURED'
+    assert any('run as root' in line for line in blind)
