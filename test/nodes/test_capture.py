@@ -597,7 +597,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triggers, 'FRAME_WAIT_S', WAIT_S)
 
 
-def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path) -> None:
+def test_a_picture_and_bytes_that_replay_plays(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(free_domain, Plug(), snapshot_folder=str(tmp_path / 'shots')) as run:
         until(no_snapshot_thread, 'nobody has asked for one yet')
         answers = [answer(run) for _ in range(2)]
@@ -615,7 +617,17 @@ def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path)
         assert answers[0].message != answers[1].message
         assert run.capture.ledger.count('snapshot') == 2
         run.eventually(lambda: not holds_a_slot(run), 'its leases are back')
+        # Without a frame the answer says why, in time.
+        with run.unplugged(), monkeypatch.context() as patch:
+            patch.setattr(triggers, 'FRAME_WAIT_S', 0.3)
+            failed = answer(run)
+        assert not failed.success
+        assert failed.message.startswith('no snapshot: no frame came within 0.3 s: ')
+        assert failed.message.endswith('; see /diagnostics')
+        assert 'ENODEV' in failed.message or 'No such device' in failed.message
+        assert answer(run).success
     until(no_snapshot_thread, 'its thread has ended')
+    assert len(list(tmp_path.glob('shots/capture_*'))) == 6
 
 
 def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
@@ -640,22 +652,6 @@ def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
         written = f"no snapshot: nothing was written to '{tmp_path}/file"
         assert failed.message.startswith(written) and 'Not a directory' in failed.message
         assert "set parameter 'snapshot_folder'" in failed.message
-
-
-def test_without_a_frame_the_answer_says_why_in_time(
-    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(free_domain, Plug(), snapshot_folder=str(tmp_path)) as run:
-        assert answer(run).success
-        with run.unplugged(), monkeypatch.context() as patch:
-            patch.setattr(triggers, 'FRAME_WAIT_S', 0.3)
-            failed = answer(run)
-        assert not failed.success
-        assert failed.message.startswith('no snapshot: no frame came within 0.3 s: ')
-        assert failed.message.endswith('; see /diagnostics')
-        assert 'ENODEV' in failed.message or 'No such device' in failed.message
-        assert answer(run).success
-    assert len(list(tmp_path.glob('capture_*'))) == 4
 
 
 def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers(

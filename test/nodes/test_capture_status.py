@@ -170,15 +170,11 @@ def test_who_has_no_rate_can_not_be_too_slow(unpaced: dict[str, Any]) -> None:
     assert desk.look(bad=1, **unpaced).level is Level.ERROR, 'bad frames are bad without a rate'
 
 
-def test_a_pipeline_whose_frames_are_all_copied_is_a_warning() -> None:
-    desk = Desk(copy_reason='memory:SystemMemory')
+def test_copies_of_all_frames_and_recorded_stamps_that_say_nothing_are_warnings() -> None:
+    desk, copied = Desk(copy_reason='x:Memory'), 'every frame is copied by the CPU: x:Memory'
     status = desk.look(captured=20)
-    copied = 'every frame is copied by the CPU: memory:SystemMemory'
     assert (status.level, status.message) == (Level.WARN, copied)
     assert desk.look(captured=19, bad=1).message.endswith(f'1 bad; {copied}')
-
-
-def test_recorded_stamps_that_say_nothing_are_a_warning() -> None:
     trouble = "'a.mcap: /i' has stamps that are 0"
     status = Desk(stamp_trouble=trouble).look(captured=20)
     assert (status.level, status.message) == (Level.WARN, trouble)
@@ -506,23 +502,23 @@ def test_each_rung_has_its_level_and_advice(
     assert status.values['conversions'] == 2 and status.values['dropped_newest_wins'] == 1
 
 
-def test_messages_that_can_not_be_converted_are_a_warning_while_they_come() -> None:
+@pytest.mark.parametrize('rung', ['shared_memory', 'in_process'])
+def test_lost_messages_and_a_small_window_are_warnings_as_long_as_it_is_so(rung: str) -> None:
     errors = RecentCount()
-    status = subscription_status(_subscription('in_process', 'x', 1), errors)
-    assert status.level is Level.OK, 'from before'
-    status = subscription_status(_subscription('in_process', 'x', 4), errors)
+
+    def look(failed: int = 4, **window: int) -> Status:
+        return subscription_status(_subscription(rung, 'x', failed, **window), errors)
+
+    before = look(1)
+    assert before.level is Level.OK and 'window' not in before.values, 'nobody grants anything'
+    status = look()
     assert status.level is Level.WARN and status.advice
     assert status.message.startswith('3 message(s) could not be converted lately')
-
-
-@pytest.mark.parametrize('rung', ['shared_memory', 'in_process'])
-def test_a_window_below_what_was_asked_for_is_a_warning_as_long_as_it_is_so(rung: str) -> None:
-    status = subscription_status(_subscription(rung, 'x', window=2, asked=3), RecentCount())
+    errors = RecentCount()
+    status = look(window=2, asked=3)
     assert status.level is Level.WARN
     assert 'may hold 2 frame(s) at a time, 3 were asked for' in status.message
     assert "'slots'" in status.advice and 'end other consumers' in status.advice
     assert [status.values[name] for name in ('window', 'window_asked', 'reason')] == [2, 3, 'x']
-    status = subscription_status(_subscription(rung, 'x', window=3, asked=3), RecentCount())
+    status = look(window=3, asked=3)
     assert (status.level, status.advice, status.values['window']) == (Level.OK, '', 3)
-    status = subscription_status(_subscription(rung, 'x'), RecentCount())
-    assert 'window' not in status.values, 'nobody elsewhere grants anything'

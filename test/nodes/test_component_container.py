@@ -363,19 +363,9 @@ def test_a_hanging_callback_holds_up_others_of_its_thread_only(start: Start) -> 
     assert 'ends without waiting for: ' in container.output
 
 
-def test_a_managed_component_goes_down_step_by_step(start: Start, tmp_path: Path) -> None:
-    container, zoo = start()
-    file = tmp_path / 'steps'
-    assert zoo.unload(zoo.loaded('Managed', parameters={'file': str(file)})).success
-    steps = ['configure', 'activate', 'deactivate', 'cleanup', 'stop', 'destroy']
-    assert file.read_text().split() == steps
-    file.unlink()
-    zoo.loaded('Managed', parameters={'file': str(file)})
-    ended_in_time(container, signal.SIGTERM)
-    assert file.read_text().split() == steps
-
-
-def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> None:
+def test_a_managed_component_goes_down_step_by_step_and_one_that_won_t_end_is_reported(
+    start: Start, tmp_path: Path
+) -> None:
     container, zoo = start()
     assert zoo.unload(zoo.loaded('Stubborn')).success
     assert zoo.list() == {}
@@ -389,7 +379,14 @@ def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> 
     until(lambda: 'ticking' not in zoo.node.get_node_names(), 'out of the graph')
     zoo.loaded('Ticking')
     zoo.hears()
-    ended_in_time(container)
+    file = tmp_path / 'steps'
+    assert zoo.unload(zoo.loaded('Managed', parameters={'file': str(file)})).success
+    steps = ['configure', 'activate', 'deactivate', 'cleanup', 'stop', 'destroy']
+    assert file.read_text().split() == steps
+    file.unlink()
+    zoo.loaded('Managed', parameters={'file': str(file)})
+    ended_in_time(container, signal.SIGTERM)
+    assert file.read_text().split() == steps
 
 
 def test_global_arguments_are_the_container_s_unless_they_are_forwarded(start: Start) -> None:

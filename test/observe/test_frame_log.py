@@ -449,13 +449,19 @@ def _still_writing(reader: FrameLogReader) -> bool:
     return reader.written != before
 
 
-def test_a_killed_process_s_log_stays_readable(no_fd_leak: None) -> None:
+def test_a_log_is_its_writer_s_alone_and_stays_readable_when_this_is_killed(
+    no_fd_leak: None,
+) -> None:
     with writer('still') as process, find_frame_logs(pids=[process.pid]) as (reader,):
         assert reader.alive and (reader.pid, reader.role, reader.node) == (
             process.pid,
             'inference',
             '/writer',
         )
+        assert own_log_links(), 'this process has it open'
+        with find_frame_logs(pids=[os.getpid(), process.pid]) as again:
+            assert [(log.pid, log.node) for log in again] == [(process.pid, reader.node)]
+            assert again.unreadable == ()
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert not reader.alive, 'though its parent has not asked for its status yet'
@@ -464,14 +470,6 @@ def test_a_killed_process_s_log_stays_readable(no_fd_leak: None) -> None:
         assert [record.sequence for record in reader.read()] == [0, 1, 2]
         assert reader.facts()['n'] == 3
         assert list(find_frame_logs(pids=[process.pid])) == []
-
-
-def test_a_log_is_its_writer_s_not_that_of_a_tool_which_reads_it() -> None:
-    with writer('still') as process, find_frame_logs(pids=[process.pid]) as (reader,):
-        assert own_log_links(), 'this process has it open'
-        with find_frame_logs(pids=[os.getpid(), process.pid]) as again:
-            assert [(log.pid, log.node) for log in again] == [(process.pid, reader.node)]
-            assert again.unreadable == ()
 
 
 def test_a_forked_child_writes_nothing_and_has_no_log(no_fd_leak: None) -> None:
