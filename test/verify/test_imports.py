@@ -200,23 +200,18 @@ def test_another_process_s_release_of_the_same_buffer_by_the_same_number_is_its_
     assert kit.judged(kit.observed(nodes, [first, second])) == (True, '')
 
 
-def test_without_a_cache_an_import_has_to_be_given_back() -> None:
+@pytest.mark.parametrize(('frames', 'kept', 'left'), [(20, 2, 2), (5, 1, 1), (4, 1, 0)])
+def test_an_import_has_to_be_given_back_after_a_few_frames(
+    frames: int, kept: int, left: int
+) -> None:
+    """Of the last *frames*, the first *kept* keep their imports."""
     card = kit.Card()
-    kit.uncached(card, kept=2)
-    seen = kit.observed([kit.node(card, cached=False)], [card])
-    assert kit.judged(seen) == (
-        False,
-        '2 imports were not released after their frames, though the cache is off',
-    )
-    assert 'release_errors' in check_imports(seen).next_step
-
-
-@pytest.mark.parametrize(('later', 'holds'), [(3, True), (4, False)])
-def test_the_driver_may_give_an_import_back_some_frames_later(later: int, holds: bool) -> None:
-    card = kit.Card()
-    kit.uncached(card, TIMES[: -1 - later])
-    kit.uncached(card, TIMES[slice(-1 - later, None)], kept=1)
-    assert kit.judged_node(card, cached=False)[0] is holds
+    kit.uncached(card, TIMES[: len(TIMES) - frames])
+    kit.uncached(card, TIMES[slice(-frames, None)], kept=kept)
+    check = check_imports(kit.observed([kit.node(card, cached=False)], [card]))
+    told = f'{left} imports were not released after their frames, though the cache is off'
+    assert (check.holds, check.reason) == ((False, told) if left else (True, ''))
+    assert ('release_errors' in check.next_step) is bool(left)
 
 
 def test_the_import_of_a_job_that_was_given_up_may_last() -> None:
@@ -391,18 +386,14 @@ def places(
 
 
 def test_what_is_not_there_says_nothing() -> None:
-    late = fences(START - MS, {LEFT: [], RIGHT: [1]})
-    assert places([FIRST], late) == FencePlaces(), 'the job came after the look'
-    assert places([FIRST], fences(START + 20 * MS, {RIGHT: [1]})) == FencePlaces(), (
-        'the buffer is gone'
-    )
-    assert places([FIRST], fences(START + 20 * MS, {LEFT: [], RIGHT: []})) == FencePlaces(), (
-        'the driver adds no fences'
-    )
-    assert (
-        places([FIRST], fences(START + 20 * MS, {LEFT: [], RIGHT: [1]}, driver='gpu'))
-        == FencePlaces()
-    ), "another driver's"
+    now = START + 20 * MS
+    for looked, why in (
+        (fences(START - MS, {LEFT: [], RIGHT: [1]}), 'the job came after the look'),
+        (fences(now, {RIGHT: [1]}), 'the buffer is gone'),
+        (fences(now, {LEFT: [], RIGHT: []}), 'the driver adds no fences'),
+        (fences(now, {LEFT: [], RIGHT: [1]}, driver='gpu'), "another driver's"),
+    ):
+        assert places([FIRST], looked) == FencePlaces(), why
 
 
 def test_a_number_that_several_open_files_have_accuses_nobody() -> None:
