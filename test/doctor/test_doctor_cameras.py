@@ -59,14 +59,11 @@ def test_formats_sizes_and_rates_are_those_of_the_driver(multiplanar: bool) -> N
     assert set(driver.calls) <= HARMLESS and driver.count == 0
 
 
-def test_a_camera_in_use_is_seen_without_disturbing_it() -> None:
+def test_a_camera_in_use_is_not_disturbed_and_a_metadata_node_asked_nothing_more() -> None:
     driver = DriverDouble()
     driver.fail('REQBUFS', errno.EBUSY)
     view = look_at(driver)
     assert (view.busy, view.imports) == (True, None) and view.formats
-
-
-def test_a_metadata_node_is_asked_nothing_more() -> None:
     node = MetadataNode()
     assert look_at(node).role == 'metadata' and node.calls == ['QUERYCAP']
 
@@ -201,14 +198,13 @@ def test_a_file_that_is_named_and_not_there_is_a_warning_with_its_path(
     assert found.status is Status.OK and path in found.found
 
 
-def test_one_of_another_size_is_a_warning(vehicle: Vehicle) -> None:
+def test_one_of_another_size_is_a_warning_and_what_the_node_refuses_fails(
+    vehicle: Vehicle,
+) -> None:
     capture(camera_info_url='file:///opt/front.yaml')(vehicle)
     written(vehicle, 'opt/front.yaml', 1280, 720)
     found = calibration(vehicle)
     assert found.status is Status.WARN and '1280x720' in found.found and found.advice
-
-
-def test_what_the_node_refuses_fails(vehicle: Vehicle) -> None:
     capture(camera_info_url='https://example.org/front.yaml')(vehicle)
     found = calibration(vehicle)
     assert found.status is Status.FAIL and 'must begin with file:// or package://' in found.found

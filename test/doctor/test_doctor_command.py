@@ -195,6 +195,8 @@ def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: P
         ('model.load', '/inference'), ('model.manifest', '/inference'),
     ]  # fmt: skip
     assert {status[each] for each in everywhere} == {'ok'}, document
+    (checked,) = (c['figures'] for c in document['checks'] if c['id'] == 'parameters.file')
+    assert checked['checked'] > 60, 'the shipped file is accepted whole'
     if not Path('/dev/dma_heap').exists() and not Path('/dev/udmabuf').exists():
         assert status['memory.heaps', ''] == 'warn'
     assert os.listdir(tmp_path) == [], 'it made something'

@@ -107,6 +107,8 @@ def test_a_second_has_one_message_while_nothing_changes(desk: Desk) -> None:
 def test_it_rests_while_nobody_reads_and_nothing_is_done(desk: Desk) -> None:
     signs, done = ['quiet'], [0]
     desk.publisher._signs, desk.publisher._progress = lambda: signs[0], lambda: done[0]
+    # A text that counts is no reason to work.
+    desk.publisher._collect = lambda: [Status('camera', Level.OK, f'for {desk.now:.0f} s')]
     desk.readers = 0
     desk.pass_time(2 * diagnostics._RESTLESS_S)
     assert desk.pass_time(20.0) == 4
@@ -118,13 +120,6 @@ def test_it_rests_while_nobody_reads_and_nothing_is_done(desk: Desk) -> None:
         change()
         assert desk.pass_time(diagnostics.LOOK_S) == 1, 'what has changed is told at once'
         desk.pass_time(10.0)
-
-
-def test_a_text_that_counts_is_no_reason_to_work(desk: Desk) -> None:
-    desk.publisher._signs, desk.readers = lambda: 'quiet', 0
-    desk.publisher._collect = lambda: [Status('camera', Level.OK, f'for {desk.now:.0f} s')]
-    desk.pass_time(2 * diagnostics._RESTLESS_S)
-    assert desk.pass_time(20.0) == 4
 
 
 def test_a_figure_that_changes_ends_a_rest(desk: Desk) -> None:

@@ -47,7 +47,7 @@ from observe.frame_log_kit import (
     SIZE,
 )
 from observe.timeline_kit import check_rules, slices
-from processes import passes_in_child, ran, ready
+from processes import passes_in_child, ready
 import pytest
 from waiting import until
 
@@ -565,12 +565,3 @@ def test_processes_that_may_not_be_read_are_named(
     assert list(logs) == []
     assert [(found.pid, found.name) for found in logs.unreadable] == [(4711, 'perception')]
     assert 'may not be' in logs.unreadable[0].reason and 'root' in logs.unreadable[0].next_step
-
-
-def test_reading_needs_neither_numpy_nor_ros() -> None:
-    code = (
-        'import sys; import zc_perception.observe.frame_log, zc_perception.observe.timeline; '
-        "print(sorted({'numpy', 'rclpy', 'cv2', 'yaml'} & set(sys.modules)))"
-    )
-    done = ran(sys.executable, '-c', code, check=True, cwd=Path(__file__).parents[2])
-    assert done.stdout == '[]\n'

@@ -367,7 +367,7 @@ def test_wrong_use_is_told_in_a_sentence(
     assert named in told and told.startswith('zc_verify: ') and told.count('\n') == 1
 
 
-def test_it_starts_without_what_takes_long_to_import() -> None:
+def test_it_and_the_readers_of_frame_logs_start_without_what_takes_long_to_import() -> None:
     heavy = ('numpy', 'cv2', 'rclpy', 'yaml')
     code = 'import sys, zc_perception.verify.verification as _; '
     code += f'print([name for name in {heavy} if name in sys.modules])'
