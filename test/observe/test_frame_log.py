@@ -24,6 +24,7 @@ import fcntl
 import itertools
 import os
 from pathlib import Path
+import re
 import struct
 import subprocess
 import sys
@@ -62,6 +63,13 @@ from zc_perception.observe.frame_log import (
     FrameRecord,
     MARGIN,
     RecordKind,
+)
+from zc_perception.observe.processes import (
+    all_pids,
+    as_root,
+    command_name,
+    sudo_command,
+    threads_of,
 )
 from zc_perception.observe.timeline import build_timeline, NodeTrack
 
@@ -565,3 +573,59 @@ def test_processes_that_may_not_be_read_are_named(
     assert list(logs) == []
     assert [(found.pid, found.name) for found in logs.unreadable] == [(4711, 'perception')]
     assert 'may not be' in logs.unreadable[0].reason and 'root' in logs.unreadable[0].next_step
+
+
+# Data about processes, from ``/proc``.
+def test_who_has_ended_has_nothing(tmp_path: Path) -> None:
+    assert (
+        all_pids(tmp_path / 'nothing'),
+        threads_of(5, tmp_path),
+        command_name(5, tmp_path),
+    ) == ([], [], '')
+
+
+@pytest.mark.parametrize(
+    ('effective', 'needed', 'said', 'not_said'),
+    [
+        (
+            0,
+            (),
+            'CAP_SYS_PTRACE and CAP_SYS_ADMIN, .*--cap-add SYS_PTRACE --cap-add SYS_ADMIN',
+            'run as root',
+        ),
+        (0, ('CAP_SYS_PTRACE',), 'CAP_SYS_PTRACE, .*--cap-add SYS_PTRACE', 'ADMIN'),
+        (1 << 19 | 1 << 21, (), 'root of the machine itself', '--cap-add'),
+        (None, (), 'CAP_SYS_PTRACE and CAP_SYS_ADMIN', 'run as root'),
+    ],
+    ids=['lacks both', 'lacks one', 'root of a container', 'capabilities are not shown'],
+)
+def test_a_root_is_told_what_it_lacks(
+    effective: int | None, needed: tuple[str, ...], said: str, not_said: str, tmp_path: Path
+) -> None:
+    status = tmp_path / 'status'
+    if effective is not None:
+        status.write_text(f'Name:\tpython\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective:016x}\n')
+    text = as_root(*needed, user=0, status=status)
+    assert re.search(said, text) and not_said not in text
+
+
+@pytest.mark.parametrize(
+    ('environment', 'expected'),
+    [
+        ({'PATH': '/bin', 'LD_LIBRARY_PATH': '/l'}, "sudo '{folder}/zc_x'"),
+        (
+            {'PATH': '/bin', 'PYTHONPATH': '/p', 'ROS_DOMAIN_ID': '7', 'HOME': '/h'},
+            'sudo env "PATH=$PATH" "PYTHONPATH=$PYTHONPATH" "ROS_DOMAIN_ID=$ROS_DOMAIN_ID" '
+            "'{folder}/zc_x'",
+        ),
+    ],
+)
+def test_the_command_for_root_keeps_what_this_shell_has_of_ros(
+    environment: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    program = tmp_path / 'a workspace' / 'zc_x'
+    program.parent.mkdir()
+    program.touch(0o755)
+    assert sudo_command(str(program), environment) == expected.format(folder=program.parent)
+    # A program that is found nowhere keeps its name.
+    assert sudo_command('zc_nowhere', {'PATH': '/nowhere'}) == 'sudo zc_nowhere'
