@@ -96,6 +96,11 @@ def numbers_in(planes: Any) -> set[int]:
     return {_NUMBER.unpack(end.tobytes())[0] for end in ends}
 
 
+def views_of(frame: Frame) -> tuple[Any, Any]:
+    with frame.map() as planes:
+        return planes[0], planes[1]
+
+
 def spin(executor: Any, context: rclpy.Context) -> None:
     def run() -> None:
         while context.ok() and not executor._is_shutdown:
@@ -290,7 +295,6 @@ class User:
         self._last = 0
         self.had_frames = False
         self.neighbours: list[User] = []
-        self.worst_frozen_s = self.worst_unmet_s = 0.0
         self._lives = itertools.count(1)
         self._all_lives: list[Life] = []
         self._spares: list[Node] = []
@@ -401,18 +405,9 @@ class User:
         self.compare(number, copies, 'in a copy')
         frame.bgr()
 
-    def _keep_a_slice(self, life: Life, frame: Frame, number: int) -> None:
-        with frame.map() as planes:
-            self.keep(life, number, 'a slice', other=[planes[0][2:4, 3:9].T])
-
-    def _keep_views(self, life: Life, frame: Frame, number: int) -> None:
-        with frame.map() as planes:
-            self.keep(life, number, 'views', views=[(planes[0], planes[1])])
-
     def _share_and_keep_views(self, life: Life, frame: Frame, number: int) -> None:
         kept = frame.keep()
-        with kept.map() as planes:
-            views = planes[0], planes[1]
+        views = views_of(kept)
         with suppress(BufferError):
             kept.release()
             self.found(f'released: frame {number} although a view of it is alive')
@@ -632,10 +627,6 @@ class User:
             other.life is not None and other.life.stuck for other in self.neighbours
         ):
             life.frozen_s += passed_s
-            if life.received:
-                self.worst_frozen_s = max(self.worst_frozen_s, life.frozen_s)
-            else:
-                self.worst_unmet_s = max(self.worst_unmet_s, life.frozen_s)
         if life.received:
             life.left_s -= passed_s
         if life.frozen_s > (FROZEN_S if life.received else UNMET_S):
@@ -663,6 +654,12 @@ _WHIMS = {
     'destroy': 0.4, 'destroy_node': 0.4, 'destroy_and_keep': 0.4, 'create_anew': 0.4,
 }  # fmt: skip
 _SHORT_ONES: dict[str, Callable[[User, Life, Frame, int], object]] = {
+    'keep_a_slice': lambda user, life, frame, number: user.keep(
+        life, number, 'a slice', other=[views_of(frame)[0][2:4, 3:9].T]
+    ),
+    'keep_views': lambda user, life, frame, number: user.keep(
+        life, number, 'views', views=[views_of(frame)]
+    ),
     'keep_planes': lambda user, life, frame, number: user.keep(
         life, number, 'planes', views=[frame.planes()]
     ),
@@ -735,28 +732,22 @@ class UsersProgram(CameraProgram):
         findings = [] if not self._ticker.is_alive() else ['the ticker hangs']
         for user in self._users:
             user.end()
-        idle_by = time.monotonic() + 60.0
-        while any(
-            user.busy or user.kept or user.futures for user in self._users
-        ):  # a callback that awaited something continues now, and may keep more
-            if time.monotonic() > idle_by:
-                findings += [
-                    f'{user.name} has not ended: {user.busy} callbacks run, {len(user.kept)} kept'
-                    for user in self._users
-                ]
-                break
-            time.sleep(0.01)
-            for user in self._users:
-                user.let_go(float('inf'))
+        # A callback that awaited something continues now, and may keep more.
+        if not eventually(
+            lambda: not any(user.busy or user.kept or user.futures for user in self._users),
+            pause=lambda: [time.sleep(0.01), *(user.let_go(float('inf')) for user in self._users)],
+        ):
+            findings += [
+                f'{user.name} has not ended: {user.busy} callbacks run, {len(user.kept)} kept'
+                for user in self._users
+            ]
         busy = {'worker', 'reader'}
         eventually(lambda: not busy & {each.name for each in threading.enumerate()}, 10.0)
         done: Counter[str] = Counter()
         for user in self._users:
             findings += user.findings
             done += user.done
-        frozen_s = max(user.worst_frozen_s for user in self._users)
-        unmet_s = max(user.worst_unmet_s for user in self._users)
-        return {'findings': findings, 'done': done, 'frozen_s': frozen_s, 'unmet_s': unmet_s}
+        return {'findings': findings, 'done': done}
 
     def leaked(self) -> dict[str, int]:
         for executor in dict.fromkeys(self._executors):
