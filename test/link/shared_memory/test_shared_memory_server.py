@@ -250,8 +250,8 @@ def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(
 def test_a_fence_of_this_process_holds_back_its_frame_and_those_behind_it(
     pool: BufferPool, server: SharedMemoryServer
 ) -> None:
+    fences = [EventFence() for _ in range(3)]
     with RawPeer.welcomed(server.path, window=3, depth=3) as peer:
-        fences = [EventFence(), EventFence()]
         publish(server, pool, 0)
         publish(server, pool, 1, acquire_fence=fences[0])
         publish(server, pool, 2)
@@ -267,23 +267,17 @@ def test_a_fence_of_this_process_holds_back_its_frame_and_those_behind_it(
         publish(server, pool, 4)
         frame = peer.receive_frame()
         assert (frame.sequence, frame.dropped) == (4, 1), 'a failed frame is not delivered'
-    for fence in fences:
-        fence.close()
-
-
-def test_a_fence_that_never_signals_is_overtaken_by_depth(
-    pool: BufferPool, server: SharedMemoryServer
-) -> None:
+    settled(server, 'eof', 2)
     with RawPeer.welcomed(server.path, window=2, depth=1) as peer:
-        fence = EventFence()
-        publish(server, pool, 0, acquire_fence=fence)
-        publish(server, pool, 1)
+        publish(server, pool, 5, acquire_fence=fences[2])
+        publish(server, pool, 6)
         frame = peer.receive_frame()
-        assert (frame.sequence, frame.dropped) == (1, 1)
-    settled(server, 'eof')
+        assert (frame.sequence, frame.dropped) == (6, 1), 'depth overtakes one that never signals'
+    settled(server, 'eof', 3)
     until(lambda: all_free(pool), 'all slots')
     server.close()
-    fence.close()
+    for fence in fences:
+        fence.close()
 
 
 def test_a_sync_file_travels_with_its_frame(pool: BufferPool, server: SharedMemoryServer) -> None:
