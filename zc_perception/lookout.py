@@ -92,9 +92,10 @@ class Lookout:
     """
     Calls all watched functions on one thread, which runs only while there is a watch.
 
-    A watched function must not block, because it would delay all others. If it raises, its
-    traceback is printed on standard error, once for each different error. The function is still
-    called again at its next time, because a lack of memory or descriptors may be temporary.
+    A watched function must not block, because all other watched functions would wait. If it
+    raises, its traceback is printed on standard error, once for each different error. The function
+    is still called again at its next time, because a lack of memory or descriptors may be
+    temporary.
     """
 
     def __init__(self) -> None:

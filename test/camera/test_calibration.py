@@ -225,7 +225,7 @@ BAD = {
     'endless': ('a' * ((1 << 20) + 1), 'has 1048577 characters'),
     'kalibr': (
         KALIBR,
-        "key 'image_width' is missing, for this is a camera chain of Kalibr: write its",
+        "key 'image_width' is missing, because this file is a camera chain of Kalibr: write its",
     ),
     'ini': (
         INI,

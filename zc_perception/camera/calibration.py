@@ -167,7 +167,7 @@ class Calibration:
         """
         Return this calibration for pictures of another size with the same content.
 
-        The centre of the first pixel is at 0, as for OpenCV, so the picture's edge is at -0.5 and
+        The centre of the first pixel is at 0, as in OpenCV, so the picture's edge is at -0.5 and
         a point x goes to (x + 0.5) * scale - 0.5. Distortion and rotation don't change, because
         their unit isn't the pixel.
 
@@ -406,8 +406,8 @@ def _advice(key: str, document: Mapping[Any, Any]) -> str:
         return hint.replace('did you mean', 'is it named')
     if 'intrinsics' in document or any(_KALIBR.fullmatch(str(other)) for other in document):
         return (
-            ', for this is a camera chain of Kalibr: write its resolution, intrinsics and '
-            'distortion_coeffs to a ROS calibration file'
+            ', because this file is a camera chain of Kalibr: write its resolution, intrinsics '
+            'and distortion_coeffs to a ROS calibration file'
         )
     if key in ('rectification_matrix', 'projection_matrix') and 'camera_matrix' in document:
         return (

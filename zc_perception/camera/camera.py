@@ -211,7 +211,7 @@ def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
     """
     Return *value* as the integer that the driver expects.
 
-    The result isn't rounded to the control's step: the driver does this.
+    The driver rounds the result to the control's step; this function doesn't.
 
     :param value: an integer. For a boolean it may also be ``True`` or ``False``, for a menu also
         one of its texts; for a button it is ignored.
@@ -265,8 +265,8 @@ PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
 """The parameter that a kind of camera has if its library, not this package, owns the buffers."""
-# A pipeline counts as lost if it gives no frame for the longer of two times: this number of
-# seconds, or this number of frame periods.
+# A pipeline counts as lost if it gives no frame for the longer of two times: _SILENT_S seconds,
+# or _SILENT_FRAMES frame periods.
 _SILENT_S, _SILENT_FRAMES = 5.0, 10
 
 

@@ -27,9 +27,9 @@ From libcamera 0.1 on, a call that fails raises a RuntimeError with strerror's t
 versions (Debian 12 has 0.0.3) it returns a negative number. Controls are looked up by name,
 because two Python objects may stand for the same control.
 
-Source: libcamera's documentation, and ``src/py/libcamera`` of 0.0.3 and 0.7. ``SensorTimestamp``
-is CLOCK_BOOTTIME. Tested only with ``test/doubles/libcamera_module.py``, which has the interface
-of both versions; libcamera itself needs hardware such as a Raspberry Pi.
+Source: libcamera's documentation, and ``src/py/libcamera`` of libcamera 0.0.3 and 0.7.
+``SensorTimestamp`` is CLOCK_BOOTTIME. Tested only with ``test/doubles/libcamera_module.py``, which
+has the interface of both versions; libcamera itself needs hardware such as a Raspberry Pi.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def error_of(what: str, error: BaseException) -> CameraError:
     if os.strerror(errno.EBUSY) in str(error):
         return CameraBusyError(f'{text}; end the other program that uses the camera')
     return CameraError(
-        f'{text}; try the camera with the program cam of libcamera-tools, and see its log '
+        f'{text}; try the camera with the program cam of libcamera-tools, and read its log '
         '(LIBCAMERA_LOG_LEVELS=*:DEBUG)'
     )
 
@@ -144,7 +144,7 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
     """
     if not names:
         step = (
-            'plug it in, and check that cam -l lists it (a container needs '
+            'plug a camera in, and check that cam -l lists it (a container needs '
             '/dev/media* and /dev/video*)'
         )
         raise CameraError(f'libcamera found no camera; {step}')
@@ -576,8 +576,9 @@ class LibcameraCamera(Camera):
         if self._stopped:
             return None
         if request is None:
-            # Don't raise at once: an unplugged camera refuses requests, too, and soon afterwards
-            # its earlier requests come back as cancelled. Only these show that it was unplugged.
+            # Don't raise at once: perhaps the request was refused because the camera is
+            # unplugged. Then its earlier requests soon come back as cancelled, and _frame() raises
+            # CameraLostError.
             if (
                 self._queue_error is not None
                 and time.monotonic() - self._queue_error_at > _CANCELLED_WITHIN_S
@@ -608,9 +609,9 @@ class LibcameraCamera(Camera):
             self._bad += 1
             if request.status != self._module.Request.Status.Complete and not self._stopped:
                 # The request was cancelled although the camera was not stopped: the camera was
-                # unplugged, or its sensor gave no frames (then it still runs, and close() stops
-                # it). Clear _streaming first: otherwise pool.discard() would queue the request
-                # again.
+                # unplugged, or its sensor gave no frames (then the camera still runs, and
+                # close() stops it). Clear _streaming first: otherwise pool.discard() would queue
+                # the request again.
                 with self._queue_lock:
                     self._streaming = False
                 pool.discard(slot)

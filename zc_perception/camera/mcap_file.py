@@ -74,7 +74,7 @@ _LONGEST = 1 << 20
 """Read at most this many bytes of a record; only chunks are longer."""
 _CHUNK_BYTES = 1 << 20
 # Write at most this many bytes at once, so that a recorder sees progress even on a slow disk, and
-# doesn't take the disk for stuck.
+# doesn't report that the disk is stuck.
 _PIECE_BYTES = 1 << 20
 # _recover compares the checksums of chunks whose last message is at most this many nanoseconds
 # older than the file's last message.
@@ -156,7 +156,8 @@ class Contents:
     :param topics: topics by the number of their channel.
     :param counts: number of messages by the number of their channel.
     :param chunks: a chunk index record for each chunk; empty if a finished file was read.
-    :param first_ns: time of the first message; *last_ns* of the last one.
+    :param first_ns: time of the first message.
+    :param last_ns: time of the last message.
     :param end: offset behind the last whole chunk, where an unfinished file is continued.
     """
 

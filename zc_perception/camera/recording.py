@@ -237,7 +237,8 @@ def check_folder(folder: Path) -> None:
     """
     Make the folder for a recording if it is missing.
 
-    :raises ConfigError: the folder can't be made or written to, or its name is a file's.
+    :raises ConfigError: the folder can't be made or written to, a file has this name, or the
+        name ends in ``.mcap``.
     """
     if folder.suffix == SUFFIX:
         raise ConfigError(f"a recording is a folder; leave {SUFFIX} out of the name '{folder}'")
@@ -664,7 +665,7 @@ class BlackBox:
 
         Messages are too old if they came more than the box's *seconds* before *now_ns*. But a
         video can be decoded only from a key frame on. So each video's last key frame before this
-        period is kept, too, with all messages after it.
+        period, and all messages after that key frame, are kept although they are too old.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}

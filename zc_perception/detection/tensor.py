@@ -123,7 +123,8 @@ class QuantisedTensorSpec:
     does. Padding is written as the real number 0: the zero point, clipped to int8 (a compiled
     YOLOv8n has the zero point −130).
 
-    :param width: the width of the network's input in pixels, without padding; *height* likewise.
+    :param width: the width of the network's input in pixels, without padding.
+    :param height: the height of the network's input in pixels, without padding.
     :param channels: 3, or 4 for a model whose fourth channel is always real 0.
     :param padding: for rows, columns and channels, the numbers of elements before and after.
     :param bgr: channel order B, G, R instead of R, G, B.

@@ -166,8 +166,8 @@ def _candidates(participants: Participants) -> list[Format]:
     """
     Return the producer's formats that every participant accepts, the lowest sum of costs first.
 
-    A format with modifier INVALID that no consumer lists comes last, if the same fourcc with
-    modifier LINEAR is accepted, too.
+    A format with modifier INVALID that no consumer lists comes last, if its fourcc is
+    accepted with modifier LINEAR as well.
     """
     producer, *others = (p for p in participants if p.formats is not None)
     found = [
@@ -383,7 +383,7 @@ def check_answer(
     Check the allocator's answer, and return the settings of the allocated buffers.
 
     The allocator chooses one of the request's modifiers and may add padding; it may change nothing
-    else. If only INVALID was requested, the settings have INVALID, too.
+    else. If only INVALID was requested, the settings' modifier is INVALID.
 
     :raises NegotiationError: the allocator changed something that it may not change, gave too few
         or too small buffers, or broke a participant's constraint.

@@ -212,7 +212,7 @@ class BufferSession:
         self, newcomers: Sequence[Consumer], camera: BufferConstraints | None = None
     ) -> str:
         """
-        Return why no setting suits the accepted consumers and *newcomers*; empty: one does.
+        Return why no setting suits accepted consumers and *newcomers*; empty: one suits them.
 
         :param camera: the camera's constraints; by default attribute ``possible``: those that it
             could have if it were opened again.

@@ -122,8 +122,8 @@ class Row:
     :param shown: docs/diagnostics.md has this text in place of a sentence that is only a field.
     :param see: docs/diagnostics.md adds this text to the advice, or has it in place of advice that
         is only a field.
-    :param joins: whether this row's sentence is joined with those of later rows that have *joins*,
-        too, and whose condition is true.
+    :param joins: whether this row's sentence is joined with the sentences of those later rows that
+        have *joins* set and whose condition is true.
     """
 
     when: Callable[[Any], object]

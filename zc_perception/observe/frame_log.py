@@ -24,8 +24,8 @@ A node writes with :class:`FrameLog`. Another process finds the logs in ``/proc`
 :func:`find_frame_logs` and reads them with :class:`FrameLogReader`, which need only the standard
 library. The layout of a log, with little-endian numbers:
 
-- 0 to 4 KiB: the header: :data:`HEADER`, then two words of 8 bytes, each written in one store: the
-  number of records written, and the time when the node closed the log.
+- 0 to 4 KiB: the header: :data:`HEADER`, then two words of 8 bytes, each written by one CPU store:
+  the number of records written, and the time when the node closed the log.
 - 4 to 32 KiB: the facts: u64 generation (odd while the node writes them), u32 bytes, u32 CRC-32,
   UTF-8 JSON.
 - 32 to 800 KiB: a ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes each; record *n*
@@ -387,7 +387,7 @@ _NAMED = 4
 
 def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[tuple[str, str, str]]:
     """
-    Return what can't be read, why, and the next step; one entry if many share a next step.
+    Return what can't be read, why, and the next step; one entry for many processes.
 
     Without root, nearly all processes of the machine may be unreadable.
     """

@@ -135,7 +135,7 @@ class StageLatencies:
 RECENT_S = 3.0
 """Diagnostics warn of an event until this many seconds after it."""
 RATE_S = 1.0
-"""A rate covers at least this many seconds: in less time, a frame would change it much."""
+"""A rate covers at least this many seconds: in less time, one frame would change the rate much."""
 _LOOKS_KEPT = 50
 _PAUSES_KEPT = 8
 # A pause between events is unusual if it is this many times as long as the longest recent one.
@@ -145,7 +145,7 @@ _UNKNOWN_S = 2.0
 
 
 class RecentCount:
-    """The growth of a counter in the last :data:`RECENT_S` seconds; one thread uses an object."""
+    """The growth of a counter in the last :data:`RECENT_S` seconds; only one thread may use it."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -170,7 +170,7 @@ class RecentCount:
 
 
 class RecentRates:
-    """The rates at which counters grow; one thread uses an object."""
+    """The rates at which counters grow; only one thread may use it."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -214,7 +214,7 @@ class RecentRates:
 
 
 class Silence:
-    """Detect unusually long pauses between regular events; one thread uses an object."""
+    """Detect unusually long pauses between regular events; only one thread may use it."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

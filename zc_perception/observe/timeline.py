@@ -84,7 +84,7 @@ class Late(NamedTuple):
 
 class FrameBudget:
     """
-    Count late frames, which took longer than *deadline_s*; one thread uses an object.
+    Count late frames, which took longer than *deadline_s*; only one thread may use it.
 
     Each late frame is counted for the stage that exceeded its usual duration most.
     """
@@ -736,7 +736,7 @@ def is_whole(record: FrameRecord) -> bool:
 
 
 def stages_us(record: FrameRecord) -> dict[str, float]:
-    """Return the durations in µs of a processed frame's stages, and of all together (WHOLE)."""
+    """Return the durations in µs of a processed frame's stages, and their sum (WHOLE)."""
     spans = spans_ns(times_ns(record))
     return {
         **{name: span / 1e3 for (name, _), span in zip(STAGES, spans, strict=True)},

@@ -170,7 +170,7 @@ def _whole(fmt: PixelFormat, layout: ImageLayout, rows: int) -> int:
     """
     Return the size of all planes together in bytes, if the first plane has *rows* rows.
 
-    The padding of the last row counts, too.
+    This includes the padding of the last row.
     """
     last = layout.planes[-1]
     return last.offset + last.stride * fmt.planes[-1].rows(rows)
