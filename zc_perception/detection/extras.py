@@ -59,7 +59,8 @@ def keypoints(
     """
     Return (n, keypoints, 3): x and y in pixels, clipped to the frame, and a score from 0 to 1.
 
-    If the model gives no scores for keypoints, each score is 1.
+    If the model gives no scores for keypoints, each score is 1. A keypoint with a number that is
+    not finite becomes (0, 0) with score 0: viewers can't draw NaN.
 
     :param outputs: the model's outputs from which *found* was decoded.
     :param shape: how many keypoints a detection has, and how many numbers (2 or 3) a keypoint
@@ -73,6 +74,8 @@ def keypoints(
         points[which, :, :2] = places.reshape(len(which), -1, 2)
         if shape[1] > 2:
             points[which, :, 2] = values[:, 2].reshape(len(which), -1)
+    points[~np.isfinite(points).all(axis=2)] = 0
+    np.clip(points[..., 2], 0, 1, out=points[..., 2])
     return points
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.detection.extras import MaskPainter
+from zc_perception.detection.extras import keypoints, MaskPainter
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, Head, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
@@ -169,6 +169,16 @@ def test_keypoints_of_raw_levels(bins: int, factor: float, shift: float) -> None
         for point, want in zip(six, raw.reshape(2, 3), strict=True):
             place = (factor * want[:2] + (column, line) + shift) * stride
             assert point == pytest.approx([*place, sigmoid(want[2])], abs=1e-3)
+
+
+@pytest.mark.parametrize('bad', [(math.nan, 30, 0.9), (20, 30, math.nan), (20, 30, math.inf)])
+def test_keypoints_that_are_no_numbers_have_the_score_0(bad: tuple[float, ...]) -> None:
+    table = np.zeros((1, 4 + CLASSES + 9, 84), np.float32)
+    table[0, :, 5] = 28, 30, 32, 24, 0.9, 0, *bad, 20, 30, 7, 20, 30, 0.25
+    head = make_head(HeadSpec('yolov8', CLASSES, (SIDE, SIDE), keypoints=[3, 3]))
+    found = head.decode([RawTensor(table)], BOX, LIMITS)
+    points = keypoints(head, [RawTensor(table)], BOX, found, (3, 3))
+    assert points.tolist() == [[[0, 0, 0], [40, 44, 1], [40, 44, 0.25]]]
 
 
 def test_prototypes_are_told_from_levels_and_coefficients_read_by_cell() -> None:
