@@ -104,7 +104,7 @@ def open_source(
 
 class ReplayCamera(DrawnCamera):
     """
-    Plays a recording at the recorded pace, or each frame once as fast as consumers take it.
+    Plays a recording at the recorded pace, or as fast as consumers take the frames.
 
     A damaged frame is left out and counted as bad.
 

@@ -152,7 +152,7 @@ def refuse_foreign(path: Path) -> None:
     wanted = BAG_MAGIC.get(path.suffix.lower(), b'')
     if not head.startswith(wanted):
         raise ConfigError(
-            f"'{path}' is no {path.suffix} file, for it begins with {head[: len(wanted)]!r}; "
+            f"'{path}' is no {path.suffix} file, because it begins with {head[: len(wanted)]!r}; "
             'play another file'
         )
 

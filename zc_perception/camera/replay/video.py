@@ -97,8 +97,8 @@ def open_video(path: str) -> OpenVideo:
     # Metadata that isn't UTF-8 must not raise an error. PyAV 19 always replaces wrong characters.
     lenient = {} if int(av.__version__.partition('.')[0]) > 18 else {'metadata_errors': 'replace'}
     try:
-        # Without "file:", FFmpeg takes a name with a colon for a protocol. Without the whitelist,
-        # a playlist could make it connect to any host.
+        # Without "file:", FFmpeg would read the text before a colon as a protocol's name. Without
+        # the whitelist, a playlist could make FFmpeg connect to any host.
         container = av.open(
             f'file:{os.path.abspath(path)}', options={'protocol_whitelist': 'file'}, **lenient
         )

@@ -61,7 +61,7 @@ def video(system: System, node: str) -> Iterator[DeviceFile]:
     Open a V4L2 device file for a ``with`` block, while no other check has one open.
 
     A check waits for the end of another check's block, but at most 5 s, because that check may
-    hang in a driver. After this time, the file is opened all the same.
+    hang in a driver. After 5 s, the file is opened even if the other block hasn't ended.
 
     :raises OSError: the device file can't be opened.
     """
@@ -107,7 +107,7 @@ def look_at(file: DeviceFile) -> CameraView:
     """
     Query a V4L2 device file, and return its answers.
 
-    :raises CameraError: the device file is gone, or isn't one of V4L2.
+    :raises CameraError: the device is gone, or the file isn't a V4L2 device file.
     """
     capability, flags = asked(file)
     driver, card, bus = (

@@ -457,7 +457,7 @@ class V4l2Device:
         Export memory buffer number *plane* of frame *index* as a dma-buf.
 
         Don't export the same memory buffer twice: the second dma-buf has another inode, so that
-        the rest of the package takes it for another buffer.
+        the rest of the package would treat it as another buffer.
 
         :param access: O_RDONLY or O_RDWR.
         """

@@ -48,7 +48,7 @@ _ROUNDS = 3
 # _keep() stops guessing duplicates when a round removes fewer boxes than a quarter of those that
 # it leaves.
 _LITTLE = 4
-# OpenCV takes two boxes whose sides are shorter than this for the same object, wherever they are.
+# OpenCV treats two boxes whose sides are shorter than this as the same object, wherever they are.
 _NO_SIZE = 1e-7
 # To compare only boxes of the same class, all boxes of a class are shifted to an area of their
 # own. This is done only if all boxes together extend over fewer pixels than this: float64 would
@@ -263,7 +263,7 @@ def keep(
     :param scores: (n), finite.
     :param classes: (n), not negative; a box suppresses only boxes of its own class. ``None``: a
         box suppresses boxes of all classes.
-    :param iou_threshold: boxes whose IoU is greater than this are taken for the same object.
+    :param iou_threshold: boxes whose IoU is greater than this count as the same object.
     :param limit: the highest number of indices.
     """
     count = len(scores)
@@ -329,7 +329,7 @@ def _keep(
     :param boxes: (5, n) x, y, width, height, area, best first.
     """
     count = boxes.shape[1]
-    # OpenCV takes all tiny boxes for the same object, wherever they are. So boxes of different
+    # OpenCV treats all tiny boxes as the same object, wherever they are. So boxes of different
     # classes can't be kept apart by shifting them: call OpenCV for each class.
     if boxes[2:4].min() < _NO_SIZE:
         return _class_by_class(boxes, _falling(count), classes, threshold)
@@ -467,7 +467,7 @@ def _keep_few(
     """
     Do the same as :func:`_few`, for callers that have already checked the values.
 
-    The boxes of each class are shifted by another distance, so that boxes of different classes
+    The boxes of each class are shifted by a distance of their own, so that boxes of different classes
     don't overlap.
 
     :param sizes: (2, n) widths and heights, as float32 differences, at least ``_NO_SIZE``;

@@ -177,7 +177,7 @@ def _one_output(
 ) -> Recognised:
     shape = output[1]
     if len(shape) == 2 and shape[1] == 7 and not extras:
-        # YOLO-NAS has the score first, YOLOv7 the class.
+        # YOLO-NAS writes the score before the class; YOLOv7 writes the class before the score.
         last = 'score class' if 'flat_predictions' in output[0] else 'class score'
         return Recognised({**_INPUT, 'columns': [f'image box {last}']})
     if len(shape) not in (2, 3):
@@ -221,7 +221,8 @@ def _one_output(
                     'head: yolov5 (YOLOv6)',
                 ),
             )
-    # Ultralytics' releases before 8.4 don't write end2end; in these, YOLOv10 has such rows.
+    # Ultralytics' releases before 8.4 don't write end2end, also not for YOLOv10, which removes
+    # duplicates itself. Its rows have 6 numbers.
     old = said.get('task') == 'detect' and 'stride' in said and 'end2end' not in said
     if old and rows not in cells and (columns == 6 or (columns is None and rows == _CHOSEN)):
         return Recognised(dict(_INPUT))

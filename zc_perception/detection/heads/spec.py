@@ -138,7 +138,7 @@ class DecodeLimits:
     Limits for :meth:`Head.decode`, which may change from frame to frame.
 
     :param score: candidates with a lower score are dropped.
-    :param iou: boxes whose IoU is greater than this are taken for the same object.
+    :param iou: boxes whose IoU is greater than this count as the same object.
     :param count: the highest number of detections.
     """
 
