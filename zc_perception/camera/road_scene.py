@@ -420,7 +420,7 @@ def noise_tiles(
     Make ``count`` tiles of luma noise (0..32) and as many of chroma noise (0..8).
 
     The noise has a triangular distribution. Each tile is ``margin`` pixels wider and higher than
-    its plane, so that each frame can use another part of the tile.
+    its plane, so that each frame can use a different part of the tile.
     """
     luma_shape = (height + margin, width + margin)
     chroma_shape = (height // 2 + margin, width // 2 + margin, 2)

@@ -91,8 +91,8 @@ def box_iou(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.floa
     """
     Return the intersection over union of every box in *a* with every box in *b*.
 
-    *a* is (n, 4), *b* (m, 4), the result (n, m). Boxes are x0, y0, x1, y1 in pixels; an empty box
-    has IoU 0 with everything. Raises ValueError for other shapes.
+    *a* is (n, 4), *b* is (m, 4), and the result is (n, m). Boxes are x0, y0, x1, y1 in pixels;
+    an empty box has IoU 0 with every box. Raises ValueError for other shapes.
     """
     first, second = _as_boxes(a), _as_boxes(b)
     low = np.maximum(first[:, None, :2], second[None, :, :2])

@@ -387,8 +387,8 @@ def parse_stand_in(text: str) -> BufferConstraints:
 
     Formats are GStreamer's ``drm-format`` strings, or ``any``. A linear format has no modifier;
     ``NV12:INVALID`` is an implicit layout. Each option sets the field of
-    :class:`BufferConstraints` with its name, except ``heap`` (field ``heaps``), ``device``
-    (``devices``) and ``cpu`` (``cpu_access``). ``contiguous``, ``one_buffer`` and
+    :class:`BufferConstraints` that has the option's name, except ``heap`` (field ``heaps``),
+    ``device`` (``devices``) and ``cpu`` (``cpu_access``). ``contiguous``, ``one_buffer`` and
     ``buffer_per_plane`` take no value; the last two set ``placement``.
 
     :raises ConfigError: the entry has another form, or the constraints can never be satisfied.

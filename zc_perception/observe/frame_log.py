@@ -409,7 +409,7 @@ def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[tuple[str, st
 
 class FrameLogReader:
     """
-    Read the log of another process, also after that process has ended.
+    Read the log of another process, even after that process has ended.
 
     :param fd: the log's descriptor; the caller owns it, and may close it after this call.
     :param pid: the writer's pid in this process's namespace; ``None``: use the pid in the log.
@@ -652,7 +652,7 @@ def _check(fd: OwnedFd) -> None:
         raise ValueError('a frame log is sealed against a change of its size, this memfd is not')
     magic, version, record_size, capacity = HEADER.unpack(os.pread(fd.fileno(), HEADER.size, 0))
     if magic != MAGIC:
-        raise ValueError(f'a frame log begins with {MAGIC!r}, but this memfd with {magic!r}')
+        raise ValueError(f'a frame log begins with {MAGIC!r}, but this memfd has {magic!r}')
     if (version, record_size, capacity) != (VERSION, RECORD_SIZE, CAPACITY):
         raise ValueError(
             f'it has version {version} ({capacity} records of {record_size} bytes); this tool '

@@ -58,7 +58,7 @@ class LatencyWindow:
 
     @property
     def count(self) -> int:
-        """The number of durations since the start, also of those that are no longer kept."""
+        """The number of durations since the start, including those that are no longer kept."""
         return self._count
 
     def percentiles(self) -> Percentiles:

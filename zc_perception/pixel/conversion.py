@@ -627,7 +627,7 @@ class ToLuma:
         self._shape = (height, width)
         self._yuv = yuv_of(fmt) if fmt.is_yuv else None
         colour = self._yuv is None and len(fmt.components[0]) > 1
-        # Full range for every frame: then ToPicture doesn't expand samples of limited range.
+        # State full range for every frame, so that ToPicture doesn't expand limited range.
         self._colours = (
             ToPicture(fourcc, width, height, Colorimetry(Matrix.RGB, Range.FULL), bgr=True)
             if colour
@@ -663,7 +663,8 @@ class ToLuma:
         return target
 
 
-# OpenCV's codes to convert a colour picture to I420; key: (red comes first?, has it alpha?).
+# OpenCV's codes to convert a colour picture to I420. Key: (whether red comes first, whether the
+# picture has alpha).
 _CODES = {
     (False, False): cv2.COLOR_BGR2YUV_I420,
     (True, False): cv2.COLOR_RGB2YUV_I420,

@@ -26,7 +26,7 @@ A ``drm-format`` of GStreamer is a DRM fourcc with a modifier, such as
 with trailing blanks (``'R8  '``), and all sixteen digits of the modifier, which is left out if it
 is LINEAR. The fourcc is DRM's, not GStreamer's name: ``AR24``, not ``BGRA``. GStreamer has no
 string for an unknown layout (modifier INVALID). In announcements and parameters, this package
-writes ``NV12:INVALID`` for it, which GStreamer refuses and so can't take for another format.
+writes ``NV12:INVALID`` for it. GStreamer refuses this text, and so never misreads it.
 
 Sources: GStreamer's *DMA buffers* design, ``gst_video_dma_drm_fourcc_to_string()``, and
 *video-info.c* for the default strides and offsets.

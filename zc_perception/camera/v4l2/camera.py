@@ -446,7 +446,7 @@ class V4l2Stream:
         A camera that delivers only bad frames counts as silent. After *silent_s* seconds of
         silence the stream is restarted.
 
-        :raises CameraLostError: no good frame came for too long, also after a restart.
+        :raises CameraLostError: no good frame came for too long, even after a restart.
         """
         now = self._monotonic()
         if len(self._queued) < self._needed:

@@ -509,7 +509,7 @@ class ImportedMemory(FrameMemory):
 
     While streaming, a lost buffer can be replaced by a new one; a lost exported buffer can't.
 
-    :param heaps: the heaps to try. This object owns them and closes them, also if the constructor
+    :param heaps: the heaps to try. This object owns them and closes them, even if the constructor
         raises. Heaps whose buffers the driver can't import are removed.
     :raises CameraError: the driver can't import buffers of any heap.
     """

@@ -70,7 +70,7 @@ UNITS = choice('source', 'input', 'relative')
 
 
 def x_first(spec: HeadSpec, four: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return boxes' numbers (4, n) with x before y, also if ``box_order`` is ``yxyx``."""
+    """Return boxes' numbers (4, n) with x before y, even if ``box_order`` is ``yxyx``."""
     return four[_TURNED] if spec.box_order == 'yxyx' else four
 
 

@@ -467,8 +467,8 @@ def _keep_few(
     """
     Do the same as :func:`_few`, for callers that have already checked the values.
 
-    The boxes of each class are shifted by a distance of their own, so that boxes of different classes
-    don't overlap.
+    The boxes of each class are shifted by a distance of their own, so that boxes of different
+    classes don't overlap.
 
     :param sizes: (2, n) widths and heights, as float32 differences, at least ``_NO_SIZE``;
         *places* has the same boxes' x0 and y0.
