@@ -1279,8 +1279,8 @@ class BufferPool:
     def too_few(self) -> str:
         """Why a holder was granted less than it asked for, and the next step for the user."""
         return (
-            f'{max(0, self.unpromised)} of {len(self.slots)} slots are not promised to other '
-            "consumers; raise 'slots', or end other consumers"
+            f'{max(0, self.unpromised)} of {len(self.slots)} slots are not promised to a '
+            "consumer; raise 'slots', or end other consumers"
         )
 
     # Reports.

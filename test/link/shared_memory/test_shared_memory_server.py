@@ -154,7 +154,8 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
     with RawPeer.connected(server.path) as late:
         late.hello()
         refused = late.receive_refused()
-    assert refused.code == RefusalCode.BUSY and '0 of 8 slots are not promised' in refused.text
+    assert refused.code == RefusalCode.BUSY
+    assert '0 of 8 slots are not promised to a consumer' in refused.text
     assert server.statistics().refused == {'slots': 1}
     peers.pop(0).close()
     settled(server, 'eof')
