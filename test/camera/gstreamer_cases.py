@@ -572,7 +572,7 @@ def test_what_parameters_ask_for_is_had_or_refused() -> None:
         open_camera(f'zcframes memory=system {TIGHT}', require_dmabuf=True)
     with (
         pytest.raises(
-            CameraError, match='gives 1 buffers before it wants them back, 2 are needed'
+            CameraError, match='gives only 1 buffers before it wants them back, but 2 are needed'
         ),
         streaming(f'zcframes buffers=1 {TIGHT}'),
     ):

@@ -60,7 +60,7 @@ _OTHER_NAMES = {'fisheye': 'equidistant'}
 """
 Key: a calibration file's name for a distortion model; value: CameraInfo's name for the same model.
 
-camera_calibration of ROS 2 Foxy and Galactic writes such a key instead of CameraInfo's name.
+camera_calibration of ROS 2 Foxy and Galactic writes the key instead of the value.
 """
 
 _MATRICES = {

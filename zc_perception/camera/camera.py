@@ -668,8 +668,7 @@ class DrawnCamera(Camera):
     """
     A camera whose frames the CPU writes into the pool's slots, at a steady rate.
 
-    Derived classes override :meth:`render` or :meth:`draw`. Only the capturing thread calls the
-    methods, except :meth:`stop`.
+    Derived classes override :meth:`render` or :meth:`draw`, which only the capturing thread calls.
 
     :param heap: the heap of the slots, or all heaps that they may come from; the camera owns and
         closes them.

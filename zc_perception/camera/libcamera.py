@@ -402,7 +402,7 @@ class LibcameraCamera(Camera):
         if width and height and (size.width, size.height) != (width, height):
             raise ConfigError(
                 f"camera '{self._camera.id}' can't do {width}x{height}; the nearest is "
-                f'{size.width}x{size.height}: set width and height to it'
+                f'{size.width}x{size.height}: set width and height to this size'
             )
         self._call('configure the stream', lambda: self._camera.configure(configuration))
         self._stream = stream.stream

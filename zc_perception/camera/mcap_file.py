@@ -158,7 +158,7 @@ class Contents:
     :param chunks: a chunk index record for each chunk; empty if a finished file was read.
     :param first_ns: time of the first message.
     :param last_ns: time of the last message.
-    :param end: offset behind the last whole chunk, where an unfinished file is continued.
+    :param end: offset behind the last whole chunk, where an unfinished file gets its end.
     """
 
     library: str = ''
@@ -384,7 +384,7 @@ def read_contents(path: Path) -> Contents:
         contents = Contents()
         try:
             if file.read(len(MAGIC)) != MAGIC:
-                raise ValueError('it does not begin as MCAP does')
+                raise ValueError('its first bytes are not those of MCAP')
             kind, content, contents.end = _next_record(file, len(MAGIC), size)
             if kind != _HEADER:
                 raise ValueError('it has no header')

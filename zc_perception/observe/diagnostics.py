@@ -119,7 +119,8 @@ class Row:
     :meth:`Part.status` gets.
 
     :param when: the condition, a function of an object that has the values *seen* as attributes.
-    :param shown: docs/diagnostics.md has this text in place of a sentence that is only a field.
+    :param shown: docs/diagnostics.md has this text in place of a sentence that is only a field,
+        such as ``{reason}``.
     :param see: docs/diagnostics.md adds this text to the advice, or has it in place of advice that
         is only a field.
     :param joins: whether this row's sentence is joined with the sentences of those later rows that

@@ -596,8 +596,8 @@ class SharedFrames:
                 raise CameraError(f"{self._where}: its frames' layouts differ: {error}") from error
             if len(known) < RESERVE and not self._pipeline.ended:
                 raise CameraError(
-                    f'{self._where} gives {len(known)} buffers before it wants them back, '
-                    f'{RESERVE} are needed; give its source more buffers: raise '
+                    f'{self._where} gives only {len(known)} buffers before it wants them back, '
+                    f'but {RESERVE} are needed; give its source more buffers: raise '
                     "parameter 'slots', or a property of the source such as queue-size"
                 )
             reserve = min(RESERVE, len(known))

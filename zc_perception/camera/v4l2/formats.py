@@ -115,7 +115,7 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
     wanted = len(fmt.planes) if known.multiplanar else 1
     if len(driver.planes) != wanted or len(offsets) != wanted:
         raise LayoutError(
-            f'V4L2 format {name} has {wanted} buffers for each image, the driver says '
+            f'V4L2 format {name} has {wanted} buffers for each image, but the driver reports '
             f'{len(driver.planes)}'
         )
     planes: list[PlaneLayout] = []
