@@ -344,7 +344,7 @@ class KeepLastQueue(Generic[T]):
             entry = receive()
             if entry is not None:
                 if len(receivers) > 1:
-                    # Rotate the sources, so that a source with many objects can't starve others.
+                    # Rotate the sources, so that one with many objects can't starve the others.
                     with self._lock:
                         self._receivers = (*self._receivers[1:], *self._receivers[:1])
                 return entry

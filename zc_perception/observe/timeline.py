@@ -695,8 +695,8 @@ def build_timeline(
     ``otherData`` has the number of frames, how many of these have records of all steps, and for
     each kind of event how many events there were and for how many the frame was found.
 
-    :param events: the kernel's events, if they could be recorded; events without a known frame
-        are in the trace, too.
+    :param events: the kernel's events, if they could be recorded; an event is in the trace
+        even if its frame isn't known.
     """
     trace = Trace()
     frames = join_frames(nodes)

@@ -109,7 +109,7 @@ _GST_MATRICES = {3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
 # The keys are GStreamer's numbers of transfer functions. 11, 13 and 16 (BT.2020 with 12 and 10
 # bits, BT.601) are the same function as 5 (BT.709), as video-color.h states. 4 (BT.470 M) and 8
 # (BT.470 B/G, used on PAL DVDs) describe the screens of analogue television. The cameras of
-# analogue television used function 5, so 4 and 8 are translated to BT.709 too.
+# analogue television used function 5, so 4 and 8, like 5, are translated to BT.709.
 _GST_TRANSFERS = {
     4: Transfer.BT709,
     5: Transfer.BT709,

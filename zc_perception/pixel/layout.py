@@ -310,7 +310,8 @@ def validate_layout(
             )
         if end > size:
             raise LayoutError(
-                f'plane {index}: ends at byte {end}, but its buffer {plane.buffer} has {size} bytes'
+                f'plane {index}: ends at byte {end}, but its buffer {plane.buffer} has {size} '
+                'bytes'
             )
     _check_overlap(layout, range(buffers) if identities is None else identities)
 

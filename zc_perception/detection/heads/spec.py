@@ -205,7 +205,7 @@ class Head(ABC):
 
         :param outputs: the outputs for a blank picture; :meth:`decode` has already read them
             without an error.
-        :param score: the score threshold. The head is wrong, too, if no value of the outputs'
+        :param score: the score threshold. The head is also wrong if no value of the outputs'
             (quantised) type stands for a score from this threshold to 1.
         """
         return ''
