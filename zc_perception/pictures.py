@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Convert frames to BGR pictures, for code that needs one only now and then."""
+"""Convert frames to BGR pictures, for code that rarely needs a picture."""
 
 from __future__ import annotations
 

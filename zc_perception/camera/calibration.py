@@ -18,7 +18,7 @@ A camera's calibration: the values that describe its lens, and the YAML file tha
 
 Sources: sensor_msgs/CameraInfo for the values' meaning; camera_calibration_parsers and
 camera_calibration's calibrator for the file. Files of different programs differ: they may have
-numbers such as ``0.`` or ``1e-05`` (a YAML 1.1 reader takes ``1e-05`` for text), matrices over
+numbers such as ``0.`` or ``1e-05`` (a YAML 1.1 parser reads ``1e-05`` as text), matrices over
 several lines, names that look like numbers, or OpenCV's header ``%YAML:1.0`` and tag
 ``!!opencv-matrix``. So this module reads every scalar as text and converts it to the field's type.
 
@@ -515,7 +515,7 @@ def format_calibration(calibration: Calibration) -> str:
     :func:`parse_calibration` reads exactly the same numbers from it.
     """
     camera = calibration.camera_name
-    # Quote names like 0815, 1e5 or y: some YAML readers take these for numbers or booleans.
+    # Quote names like 0815, 1e5 or y: some YAML parsers read these as numbers or booleans.
     camera = camera if re.fullmatch(r'[A-Za-z][\w/.-]+', camera, re.ASCII) else _Quoted(camera)
     found: dict[str, Any] = {
         'image_width': calibration.width,

@@ -146,8 +146,8 @@ ControlKind = Literal['integer', 'boolean', 'menu', 'integer_menu', 'bitmask', '
 """
 The type of a camera control's value, as in V4L2.
 
-A ``menu`` offers texts and an ``integer_menu`` numbers; a ``button`` has no value; this package
-can't set a ``string``.
+A ``menu`` offers texts, and an ``integer_menu`` offers numbers. A ``button`` has no value. This
+package can't set a ``string``.
 """
 
 ControlValue = int | bool | str

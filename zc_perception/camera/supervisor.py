@@ -62,7 +62,7 @@ class CameraState(Enum):
 
 
 class Renewal(Enum):
-    """How a camera gets other buffers, if at all; a member's value is its meaning in words."""
+    """The ways in which a camera gets other buffers; each value describes its way in words."""
 
     NONE = 'it keeps its buffers'
     REALLOCATE = 'it allocates new buffers'
@@ -75,7 +75,7 @@ class CameraCondition:
     A camera's condition, for diagnostics.
 
     :param reason: why the camera isn't streaming; empty while it streams.
-    :param attempts: how many attempts were made to open the camera; the count begins anew when a
+    :param attempts: how many attempts were made to open the camera; the count restarts when a
         camera is lost that had run for more than 10 s.
     :param losses: how often the camera was lost since the supervisor was made.
     :param retry_s: seconds until the next attempt to open the camera.

@@ -19,7 +19,7 @@ A V4L2 camera's side of the negotiation: its formats, and the memory of its fram
 Formats are chosen with ioctls that change nothing, so ``zc_doctor`` can make the same choice in
 advance.
 
-The second half of this file makes the memory of the frames. It is either the driver's memory,
+The second half of this file makes the memory of the frames. This is either the driver's memory,
 which is exported once per buffer, or a heap's memory, which the driver imports. Sources: the
 kernel's *Streaming I/O (Memory Mapping)*, *Streaming I/O (DMA buffer importing)*, *VIDIOC_EXPBUF*.
 """

@@ -354,7 +354,7 @@ class JpegDecoder:
         if plane.shape == (
             2 * halved.shape[0],
             halved.shape[1],
-        ):  # for 4:2:2, as of most webcams, resize() would take ten times as long as addWeighted()
+        ):  # for 4:2:2, which most webcams use: resize() would take ten times as long
             cv2.addWeighted(plane[::2], 0.5, plane[1::2], 0.5, 0.0, halved)
         else:
             cv2.resize(plane, halved.shape[::-1], halved, interpolation=cv2.INTER_AREA)
