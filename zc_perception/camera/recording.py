@@ -665,7 +665,7 @@ class BlackBox:
 
         Messages are too old if they came more than the box's *seconds* before *now_ns*. But a
         video can be decoded only from a key frame on. So each video's last key frame before this
-        period, and all messages after that key frame, are kept although they are too old.
+        period, and all messages after that key frame, are kept, even those that are too old.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}

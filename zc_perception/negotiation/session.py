@@ -24,10 +24,10 @@ Negotiate buffers between one camera and all its consumers.
     reason = session.stands_against([late])    # empty: another setting would suit all
 
 The camera and the present consumers state their constraints. A stand-in is the constraints of a
-consumer that comes later; it counts until a consumer with its name exists. The session chooses one
-setting, and the camera allocates the buffers. Then each consumer imports every buffer on trial,
-because the constraints alone don't guarantee that an import succeeds. Consumers in other processes
-send their constraints in their HELLO message, and import on trial by themselves.
+consumer that comes later; it counts until a consumer of the same name exists. The session chooses
+one setting, and the camera allocates the buffers. Then each consumer imports every buffer on
+trial, because the constraints alone don't guarantee that an import succeeds. Consumers in other
+processes send their constraints in their HELLO message, and import on trial by themselves.
 
 A consumer that joins after the allocation gets the buffers only if they suit it. If they don't,
 :meth:`BufferSession.stands_against` checks whether another setting would suit all consumers. A
