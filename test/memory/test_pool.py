@@ -567,21 +567,27 @@ def test_whatever_frees_a_slot_wakes_a_waiting_producer(
 
 def test_closing_wakes_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
-    pool, _ = counted_pool(2)
-    lease, filling = leased(pool), acquired(pool)
+    pool, _ = counted_pool(1)
+    lease = leased(pool)
     waits = [wait_in_thread(pool) for _ in range(3)]
     pool.close()
     assert all(woken(thread) and got == [None] for thread, got in waits)
-    assert pool.acquire() is None and pool.acquire(wait_s=2 * PATIENCE_S) is None
-    assert pool.statistics().exhausted == 0, 'that is not a drop'
-    with pytest.raises(StaleFrameError, match='retired'):
-        pool.lease(filling, filling.generation, 'npu')
-    pool.discard(filling)
     shared = leased(pool, lease.slot, 'overlay')
     pool.release(lease)
     assert closes(shared.slot) == 0
     pool.release(shared)
     assert closes(shared.slot) == 1
+
+
+def test_a_closed_pool_hands_out_nothing() -> None:
+    pool, _ = counted_pool(1)
+    filling = acquired(pool)
+    pool.close()
+    assert pool.acquire() is None and pool.acquire(wait_s=2 * PATIENCE_S) is None
+    assert pool.statistics().exhausted == 0, 'that is not a drop'
+    with pytest.raises(StaleFrameError, match='retired'):
+        pool.lease(filling, filling.generation, 'npu')
+    pool.discard(filling)
 
 
 @pytest.mark.parametrize('fence_is', ['pending', 'a closed number', 'a dead end'])
