@@ -324,7 +324,7 @@ def test_a_recording_that_can_not_be_read_on_ends_with_the_reason(tmp_path: Path
 
     camera = replay(write_bag(tmp_path / 'bag', nv12_entries()))
     camera._source._messages = failing()  # type: ignore[attr-defined]
-    reason = r"can't be read any further: .*Input/output error; sqlite3 bag.db3 .recover"
+    reason = r"can't be read any further: .*error; save its messages: sqlite3 bag.db3 .recover"
     with pytest.raises(RecordingError, match=reason):
         played(camera)
 
@@ -510,7 +510,7 @@ FOREIGN: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     'cut MCAP': (
         'cut.mcap',
         lambda mcap: mcap[:-20],
-        "'cut.mcap' has no end, .*: mcap recover cut.mcap -o whole.mcap saves",
+        "'cut.mcap' has no end, .*; save its messages: mcap recover cut.mcap -o whole",
     ),
 }
 
@@ -526,7 +526,7 @@ def test_a_file_that_is_no_recording_is_told_by_its_content(case: str, tmp_path:
 
 
 @pytest.mark.parametrize(('damage', 'advice'), [
-    (lambda mcap: mcap[:8], "the fault is in 'bag.mcap': mcap recover bag.mcap -o whole"),
+    (lambda mcap: mcap[:8], "the fault is in 'bag.mcap'; save its messages: mcap recover bag"),
     (lambda mcap: mcap[:-28] + b'\1' + mcap[-27:], 'mcap recover bag.mcap -o whole.mcap'),
     (None, 'copy the files that its metadata.yaml lists'),
 ])  # fmt: skip

@@ -405,8 +405,8 @@ class CaptureNode(PerceptionNode):
     If the camera can't be opened yet, or is lost, the node waits for it, and diagnostics report
     the reason. An error that waiting can't mend is raised at once.
 
-    :param camera_factory: opens a camera, given the identity of the lost camera or ``''``; it
-        replaces the camera that the parameters describe.
+    :param camera_factory: opens the camera in place of one that the parameters describe; gets the
+        identity of the lost camera or ``''``.
     :param stereo: this node's side of a stereo pair; then only frames are published that have a
         counterpart of the other camera.
     """

@@ -239,7 +239,7 @@ ACCELERATOR = Part(
     Row(
         lambda s: s.state.recovering,
         ERROR,
-        'the device is {device}; frames are dropped until it is back',
+        '{device}; frames are dropped until the device is back',
         'look at the card: lspci -d 1f9d:, dmesg | grep -i metis',
         'recovering for …',
         'see [accelerators](accelerators.md)',

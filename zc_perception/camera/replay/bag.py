@@ -361,7 +361,7 @@ def _advice(path: Path, reader: Callable[[Path], Any]) -> str:
     for file in files:
         if file.suffix == '.mcap' and not _has_end(file):
             return (
-                f"'{file.name}' has no end, because its recorder was killed or a copy broke off: "
+                f"'{file.name}' has no end, because its recorder was killed or a copy broke off; "
                 f'{_rescue(file)}'
             )
         try:
@@ -369,15 +369,15 @@ def _advice(path: Path, reader: Callable[[Path], Any]) -> str:
             whole.open()
             whole.close()
         except Exception:  # as in _opened()
-            return f"the fault is in '{file.name}': {_rescue(file)}"
+            return f"the fault is in '{file.name}'; {_rescue(file)}"
     return f'ros2 bag reindex {path} writes its {METADATA} anew'
 
 
 def _rescue(file: Path) -> str:
     """Return the command that saves the messages of a damaged storage file."""
     if file.suffix == '.db3':
-        return f'sqlite3 {file.name} .recover | sqlite3 whole.db3 saves the messages that it has'
-    return f'mcap recover {file.name} -o whole.mcap saves the messages that it has'
+        return f'save its messages: sqlite3 {file.name} .recover | sqlite3 whole.db3'
+    return f'save its messages: mcap recover {file.name} -o whole.mcap'
 
 
 def _has_end(file: Path) -> bool:
