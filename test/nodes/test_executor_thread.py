@@ -83,7 +83,7 @@ def test_subscriptions_may_be_destroyed_while_it_looks_at_them(spinning: Any) ->
     again()
     try:
         for _ in range(150):
-            made = [node.create_subscription(String, 'text', print, 1) for _ in range(4)]
+            made = [node.create_subscription(String, 'text', lambda _: None, 1) for _ in range(4)]
             for subscription in made:
                 node.destroy_subscription(subscription)
             assert not spinning.failed.is_set(), spinning.thread.failure

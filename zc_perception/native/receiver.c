@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "receiver.h"
 
 #include <errno.h>
