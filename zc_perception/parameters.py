@@ -72,8 +72,8 @@ class ParameterSpec:
     :param fixed: whether the value can be set only when the node starts.
     :param check: called with a value of the right type and range; raises ConfigError if the value
         can't be used.
-    :raises ConfigError: the declaration allows no value: the default has another type than those
-        of :data:`TYPE_NAMES`, or is outside the range or choices.
+    :raises ConfigError: *default* has none of the types in :data:`TYPE_NAMES`, or is outside the
+        declared range or choices.
     """
 
     name: str

@@ -317,15 +317,24 @@ def test_pictures_that_can_not_be_played_are_named(
         replay(single(tmp_path, message))
 
 
-def test_a_recording_that_can_not_be_read_on_ends_with_the_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ('another', 'step'),
+    [
+        ('notes.txt', 'save its messages: sqlite3 bag.db3 .recover'),
+        ('bag_1.db3', "check each of its files: 'mcap doctor', or"),
+    ],
+)
+def test_a_recording_that_can_not_be_read_on_ends_with_the_reason_and_a_step(
+    another: str, step: str, tmp_path: Path
+) -> None:
     def failing() -> Iterator[Any]:
         raise OSError('Input/output error')
         yield
 
     camera = replay(write_bag(tmp_path / 'bag', nv12_entries()))
     camera._source._messages = failing()  # type: ignore[attr-defined]
-    reason = r"can't be read any further: .*error; save its messages: sqlite3 bag.db3 .recover"
-    with pytest.raises(RecordingError, match=reason):
+    (tmp_path / 'bag' / another).touch()
+    with pytest.raises(RecordingError, match=f"can't be read any further: .*error; {step}"):
         played(camera)
 
 

@@ -50,7 +50,7 @@ class RawTensor:
         """Whether the values need scale and zero point."""
         return self.values.dtype != np.float32
 
-    def kind(self) -> RawTensor:
+    def without_values(self) -> RawTensor:
         """
         Return this tensor's type, scale and zero point, with no values.
 

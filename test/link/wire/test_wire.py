@@ -306,11 +306,12 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(programs: Path, folder: Path) -> Callable[..., subprocess.Popen[str]]:
     """Start the named one of wire_programs.c, whose sockets are in *folder*."""
     here = os.environ | {'ZC_RUNTIME_DIR': str(folder), 'ROS_DOMAIN_ID': '0'}
-    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
 
     def started(*words: str, under: Sequence[str] = ()) -> subprocess.Popen[str]:
         command = [*under, str(programs), *words]
-        return subprocess.Popen(command, text=True, env=here, **pipes)  # type: ignore[call-overload, no-any-return]
+        return subprocess.Popen(
+            command, text=True, env=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     return started
 

@@ -411,8 +411,7 @@ class BagSource(FrameSource):
 
     def __init__(self, path: str, topic: str = '', width: int = 0, height: int = 0) -> None:
         self._reader, self._store = _opened(Path(path))
-        files = _storage_files(Path(path)) if Path(path).is_dir() else [Path(path)]
-        self._file = files[0] if len(files) == 1 else Path('FILE.mcap')
+        self._path = Path(path)
         self._messages: Iterator[tuple[Any, int, bytes]] = iter(())
         self._picture: Picture | None = None
         self._first_ns = 0
@@ -548,9 +547,16 @@ class BagSource(FrameSource):
         except Exception as error:  # rosbags has no common base class of its errors
             raise RecordingError(
                 f"recording '{self.name}' can't be read any further: {_first_line(error)}; "
-                f'{_rescue(self._file)}'
+                f'{self._rescue()}'
             ) from error
         return None if entry is None else (entry[1], entry[2])
+
+    def _rescue(self) -> str:
+        files = _storage_files(self._path) if self._path.is_dir() else [self._path]
+        if len(files) == 1:
+            return _rescue(files[0])
+        # It isn't known which of several files, or of compressed ones, is damaged.
+        return "check each of its files: 'mcap doctor', or sqlite3's 'pragma integrity_check'"
 
     def _moment(self) -> Moment | None:
         """

@@ -197,7 +197,7 @@ class Threshold:
     """Converts a minimum score to the tensor's raw values, and caches the last result."""
 
     def __init__(self, tensor: RawTensor, sigmoid: bool) -> None:
-        self._tensor, self._sigmoid = tensor.kind(), sigmoid
+        self._tensor, self._sigmoid = tensor.without_values(), sigmoid
         self._score = math.nan
         self._raw: Values = np.zeros(())
 
@@ -264,7 +264,7 @@ class CompiledFilter:
     """
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
-        self._tensor, self._sigmoid = tensor.kind(), sigmoid
+        self._tensor, self._sigmoid = tensor.without_values(), sigmoid
         self._threshold = Threshold(tensor, sigmoid)
         size = math.prod(values.shape[:-1])
         self._cells, self._classes = np.empty(size, np.intp), np.empty(size, np.intp)
@@ -300,7 +300,7 @@ class ChannelMajorFilter:
     """
 
     def __init__(self, tensor: RawTensor, sigmoid: bool, many: int = _MANY) -> None:
-        self._tensor, self._sigmoid = tensor.kind(), sigmoid
+        self._tensor, self._sigmoid = tensor.without_values(), sigmoid
         self._many, self._last = many, 0
         self._comparison: _Comparison | None = None
         self._threshold = Threshold(tensor, sigmoid)
@@ -365,7 +365,7 @@ class CellMajorFilter:
     """A filter for values in which a cell's classes are adjacent; it compares every value."""
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
-        self._tensor, self._sigmoid = tensor.kind(), sigmoid
+        self._tensor, self._sigmoid = tensor.without_values(), sigmoid
         self._threshold = Threshold(tensor, sigmoid)
         self._comparison = _Comparison(values.shape)
 
@@ -422,7 +422,8 @@ class ObjectFilter:
     """
 
     def __init__(self, objects: RawTensor, classes: RawTensor, sigmoid: bool) -> None:
-        self._objects, self._classes, self._sigmoid = objects.kind(), classes.kind(), sigmoid
+        self._objects, self._classes = objects.without_values(), classes.without_values()
+        self._sigmoid = sigmoid
         self._threshold = Threshold(objects, sigmoid)
 
     def find(self, objects: Values, classes: Values, score: float) -> Found:
