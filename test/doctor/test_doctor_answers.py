@@ -90,7 +90,7 @@ def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> 
     ):
         assert words in text
     # A node only warns of these: they may belong to another package.
-    lacks = "section '/**': no node here has a parameter"
+    lacks = "section '/**': no node of zc_perception has a parameter"
     assert answer['warnings'] == [
         f"{lacks} 'acelerator'; did you mean 'accelerator'? (line 6)",
         f"{lacks} 'unrelated_parameter_of_another_node' (line 6)",

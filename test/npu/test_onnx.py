@@ -32,6 +32,7 @@ from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, identity, INT8, INT64, UINT8
 from npu.scheduler_kit import MakeFrame, MakePool
 import numpy as np
 from numpy.typing import NDArray
+from onnxruntime import InferenceSession
 import pytest
 from waiting import PATIENCE_S
 import yaml
@@ -309,8 +310,11 @@ def test_it_says_which_provider_runs_how_many_nodes() -> None:
         with closing(OnnxAccelerator(CopyLedger(), options)) as accelerator:
             accelerator.load(load_manifest('road'))
             share = str(accelerator.facts()['nodes_on_cpu'])
-            assert share.split(' of ')[0] == share.split(' of ')[1] != '0'
             assert accelerator.facts()['provider'] == 'CPUExecutionProvider'
+            if not hasattr(InferenceSession, 'get_provider_graph_assignment_info'):
+                assert (share, accelerator.notices()) == ('not reported by this ONNX Runtime', ())
+                continue
+            assert share.split(' of ')[0] == share.split(' of ')[1] != '0'
             assert len(accelerator.notices()) == notices
             for notice in accelerator.notices():
                 assert f'{share} nodes of model road run on the CPU' in notice

@@ -117,7 +117,7 @@ _CAMERAS = (
 _LAST = (
     Check(
         'model.manifest',
-        "the parameter file's model: manifest and engine files",
+        "read the manifest and engine files of the parameter file's model",
         node_checks.model_manifest,
     ),
     Check(

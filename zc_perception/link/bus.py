@@ -316,7 +316,7 @@ class BusPublisher(Generic[T]):
         return self._granted.get(subscription)
 
     def without_slots(self, subscription: BusSubscription[T]) -> str:
-        """Return why the pool has no slot for *subscription*; empty: it has, or none is needed."""
+        """Return why the pool has no slot for *subscription*, or an empty text."""
         granted = self._granted.get(subscription)
         return self._pool.too_few if granted is not None and not granted.number else ''
 

@@ -38,7 +38,9 @@ _FAR_BELOW = 0.45
 # Stamps that are further ahead of the clock than this mean that the clock was set back. A smaller
 # lead is jitter.
 _AHEAD_NS = 10_000_000
-_IF_BAD = "check the camera's cable, power and bandwidth; for a video the log names the bad frames"
+_IF_BAD = (
+    "check the camera's cable, power and bandwidth; for a video, the log names the bad frames"
+)
 _IF_NO_SLOT = "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"
 CAMERA = Part(
     'camera',

@@ -890,7 +890,7 @@ def _check(arguments: argparse.Namespace) -> None:
             f'--seconds is {arguments.seconds:g}, outside of 0.1..86400; 10 is a good start'
         )
     if arguments.frames < 0:
-        raise ConfigError(f'--frames is {arguments.frames}; it must be 0 (the whole time) or more')
+        raise ConfigError(f'--frames is {arguments.frames}; it must be 1 or more, or 0: no limit')
     if not 1 <= arguments.wait <= 86400:
         raise ConfigError(f'--wait is {arguments.wait:g}, outside of 1..86400; 60 is a good start')
     if arguments.command and arguments.pid:

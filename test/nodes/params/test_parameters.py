@@ -268,7 +268,9 @@ def test_every_mistake_is_found_with_its_node_section_and_line(tmp_path: Path) -
         ('capture', '', 0, "parameter 'qos_overrides./front/image_raw.publisher.depth'"),
         ('inference', '/front/inference', 4, "parameter 'max_rate'"),
     ]
-    assert found.warnings == ["section '/**': no node here has a parameter 'nobodys' (line 5)"]
+    assert found.warnings == [
+        "section '/**': no node of zc_perception has a parameter 'nobodys' (line 5)"
+    ]
     assert found.misses == []
 
 
@@ -381,7 +383,8 @@ def test_a_key_for_any_node_that_none_has_is_a_warning(
     text: str, warned: list[str], tmp_path: Path
 ) -> None:
     file = read(tmp_path, text)
-    words = [each.replace(': ', ': no node here has a parameter ', 1) for each in warned]
+    lacks = ': no node of zc_perception has a parameter '
+    words = [each.replace(': ', lacks, 1) for each in warned]
     assert check_file(file, NODES) == [f'{file.where}: section {each} (line 1)' for each in words]
 
 

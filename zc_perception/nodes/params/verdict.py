@@ -407,7 +407,9 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
         where = ', '.join(f"'{section}'" for section in sections)
         line = f' (line {file.lines[sections[0], key][-1]})'
         hint = nearest(key, names_of(node_kinds().values()))
-        sentences.append(f"section {where}: no node here has a parameter '{key}'{hint}{line}")
+        sentences.append(
+            f"section {where}: no node of zc_perception has a parameter '{key}'{hint}{line}"
+        )
     return sentences
 
 
