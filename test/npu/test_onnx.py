@@ -310,10 +310,10 @@ def test_it_says_which_provider_runs_how_many_nodes() -> None:
         with closing(OnnxAccelerator(CopyLedger(), options)) as accelerator:
             accelerator.load(load_manifest('road'))
             share = str(accelerator.facts()['nodes_on_cpu'])
-            assert accelerator.facts()['provider'] == 'CPUExecutionProvider'
             if not hasattr(InferenceSession, 'get_provider_graph_assignment_info'):
                 assert (share, accelerator.notices()) == ('not reported by this ONNX Runtime', ())
                 continue
+            assert accelerator.facts()['provider'] == 'CPUExecutionProvider'
             assert share.split(' of ')[0] == share.split(' of ')[1] != '0'
             assert len(accelerator.notices()) == notices
             for notice in accelerator.notices():
