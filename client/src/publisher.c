@@ -311,7 +311,11 @@ static void on_message(zc_publisher *publisher, struct peer *peer, struct packet
         return;
     }
     if (type == WIRE_REFUSED && packet->num_fds == 0) {
-        close_peer(publisher, peer);
+        char text[WIRE_MAX_TEXT * 3 + 1];
+        uint32_t code;
+        wire_parse_text(packet->bytes, packet->length, type, &code, text);
+        if (code == WIRE_UNSUITABLE) close_peer(publisher, peer);
+        else refuse(publisher, peer, WIRE_RULE, "REFUSED with another code than 3");
         return;
     }
     if (type != WIRE_RELEASE || peer->phase != SERVED) {

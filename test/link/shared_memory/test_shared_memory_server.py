@@ -190,15 +190,6 @@ def test_who_cannot_use_what_is_allocated_is_told_why(
     until(lambda: any(refused.text in line for line in said), 'the sentence')
 
 
-def test_a_consumer_refuses_only_because_of_its_constraints(
-    pool: BufferPool, server: SharedMemoryServer
-) -> None:
-    with RawPeer.welcomed(server.path) as peer:
-        peer.send(wire.pack_refused(wire.Refused(RefusalCode.BUSY, 'because')))
-        assert peer.receive_refused().code is RefusalCode.PROTOCOL
-    settled(server, 'value')
-
-
 def test_who_waits_is_told_why_and_let_in_when_there_are_buffers(
     pool: BufferPool, serve: Serve
 ) -> None:

@@ -369,6 +369,8 @@ class Producer:
         if length != len(packet) or zero:
             raise Refusal(RULE, f'a header with length {length} of a packet of {len(packet)}')
         if number == REFUSED and 12 <= length <= 512 and not fds:
+            (code,) = struct.unpack_from('<I', packet, 8)
+            refuse_if(code != UNSUITABLE, RULE, f'REFUSED with code {code}')
             self._close(client, f'refused: {packet[12:].decode(errors="replace")}')
             return
         refuse_if(number != RELEASE or length != 32, RULE, f'message {number} of {length} bytes')

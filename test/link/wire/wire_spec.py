@@ -395,4 +395,5 @@ INSTEAD_OF_RELEASE = {
     'double-release': (lambda uid, generation: 2 * [release(uid, generation)], 0),
     'release-pipe': (lambda uid, generation: [release(uid, generation, flags=1)], 1),
     'release-fd-without-flag': (lambda uid, generation: [release(uid, generation)], 1),
+    'refusal-because-busy': (lambda uid, generation: [refused(4, b'full')], 0),
 }
