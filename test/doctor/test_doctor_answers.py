@@ -85,7 +85,7 @@ def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> 
     for words in (
         "section '/**/capture': parameter 'widht' is unknown; did you mean 'width'?",
         "section '/**/capture': parameter 'height' is 99999; it must be an integer from 0 to 8192",
-        "section '/**/inferense': there is no node 'inferense' here; did you mean 'inference'?",
+        "section '/**/inferense': there is no node 'inferense'; did you mean 'inference'?",
         "section '/**': parameter 'framerate' is 'fast'",
     ):
         assert words in text

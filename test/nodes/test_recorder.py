@@ -83,7 +83,9 @@ def test_frames_and_topics_of_another_process_are_recorded_bit_by_bit(
     assert 'capture: camera' in {s.name for one in read['/diagnostics'] for s in one.status}
     frames = counts['/image_raw']
     written = f"{frames} frames and {sum(counts.values()) - frames} messages in '{path}' (1 files)"
-    assert f'{written}, 0 left out because the disk was too slow, 0 refused' in recorder.output
+    assert (
+        f'{written}, 0 left out because the disk was too slow, 0 frames could not be recorded'
+    ) in recorder.output
     scene, found = RoadScene(320, 240, 7), []
     luma, chroma = np.empty((240, 320), np.uint8), np.empty((120, 160, 2), np.uint8)
     with closing(open_source(str(path))) as source:

@@ -121,8 +121,8 @@ class Layer:
         """
         Return whether the message for the frame of time *stamp* may still come.
 
-        The message may still come if the newest message is of a frame that is earlier by less than
-        1 s. Before the first message, return False: perhaps the model gives no such messages.
+        The message may still come if the newest message is of a frame less than 1 s before
+        *stamp*. Before the first message, return False: perhaps the model gives no such messages.
         """
         return 0 < self._newest < stamp < self._newest + _PATIENCE_NS
 
@@ -215,20 +215,20 @@ OVERLAY = Part(
 
 class OverlayNode(PerceptionNode):
     """
-    Subscribes to frames and detections; publishes ``detections/image`` with the boxes drawn in.
+    Publishes ``detections/image``: reduced copies of frames, with the boxes of their detections.
 
     The node subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; it
     publishes ``detections/image`` as bgr8, and ``detections/image/compressed``.
 
-    While neither output has a subscriber, the node has no thread and no subscription of frames or
-    detections. Otherwise its thread, at a lower priority than other threads, makes a reduced copy
-    of each frame, and draws the detections with the same stamp. If the thread is too slow, it
-    skips older frames; nothing waits for it.
+    While neither output has a subscriber, the node has no drawing thread and no subscription of
+    frames or detections. Otherwise the drawing thread, at a lower priority than other threads,
+    makes a reduced copy of each frame, and draws the detections with the same stamp. If the
+    thread is too slow, it skips older frames; no other thread waits for it.
     """
 
     SPECS = NODES['overlay']
     # Check this parameter when the node starts: it is used only when somebody subscribes, and an
-    # error then would end the program.
+    # error at that time would end the program.
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (
         Endpoint('detections/image', 'publisher'),

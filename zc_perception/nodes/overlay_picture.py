@@ -35,7 +35,7 @@ from zc_perception.pixel.conversion import ToNv12
 from zc_perception.pixel.layout import ImageLayout
 
 MOST_BOXES = 200
-"""The most boxes drawn in a picture, to limit the drawing time: those with the top scores."""
+"""At most this many boxes, those with the top scores, are drawn in a picture, to save time."""
 _LONGEST_NAME = 80
 # Larger coordinates are replaced by this one, far outside of every picture, because OpenCV fails
 # with very large numbers.
@@ -339,7 +339,8 @@ class Trails:
         """
         Draw the trail of each of *boxes* that has a track id.
 
-        If time went back, or on by more than two seconds, since the last call, forget all trails.
+        First forget all trails if *stamp_ns* is earlier than in the last call, or more than 2 s
+        later.
         """
         if not 0 <= stamp_ns - self._last_ns <= _NS:
             self._trails.clear()

@@ -79,7 +79,7 @@ class PerceptionGraph:
         values = (overrides or {}).get(name, {})
         options: dict[str, Any] = {'namespace': self._namespace} if self._namespace else {}
         if self._stereo is not None:
-            # This namespace replaces that of the command line, because rcl reads it first.
+            # This namespace replaces that of the command line: rcl prefers a node's own arguments.
             options['cli_args'] = ['--ros-args', '-r', f'__ns:={self._namespace}']
             options |= {'stereo': self._stereo} if kind is CaptureNode else {}
         node = kind(

@@ -220,7 +220,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """
         Stop the flow of frames and give buffers back. Idempotent.
 
-        :attr:`flowing` is false already, so that frames still in work are dropped silently.
+        :attr:`flowing` is false already, so that frames being processed are dropped silently.
         """
 
     def _cleanup(self) -> None:

@@ -67,7 +67,7 @@ _SWITCH_S = 0.0005
 
 
 class _Executor(SingleThreadedExecutor):
-    """An executor that goes on when an entity that it waits for is destroyed; rclpy's ends."""
+    """An executor that, unlike rclpy's, goes on when an entity that it waits for is destroyed."""
 
     def wait_for_ready_callbacks(self, *arguments: Any, **options: Any) -> Any:
         """Wait as rclpy does; after :class:`InvalidHandle` wait again."""

@@ -31,11 +31,11 @@ while a thread with a high priority waits for the interpreter's lock, the holder
 its own, lower priority.
 
 A real-time thread that never sleeps keeps all ordinary threads from its CPU. The kernel limits
-real-time threads to ``kernel.sched_rt_runtime_us`` of each ``sched_rt_period_us`` (95 %; -1: no
-limit). A process can have a limit of its own, RLIMIT_RTTIME (LimitRTTIME= of systemd): the CPU
-time that a real-time thread may use without a blocking call. At the soft limit the process gets
-SIGXCPU, at the hard limit SIGKILL. Sources: sched_setscheduler(2), sched(7), getrlimit(2),
-mlockall(2), limits.conf(5), systemd.exec(5).
+real-time threads to ``kernel.sched_rt_runtime_us`` of each ``sched_rt_period_us`` (by default
+95 %; -1: no limit). A process can have a limit of its own, RLIMIT_RTTIME (LimitRTTIME= of
+systemd): the CPU time that a real-time thread may use without a blocking call. At the soft limit
+the process gets SIGXCPU, at the hard limit SIGKILL. Sources: sched_setscheduler(2), sched(7),
+getrlimit(2), mlockall(2), limits.conf(5), systemd.exec(5).
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Realtime:
         self._try(
             'cpu_affinity',
             'threads are not bound to CPUs',
-            'all of these CPUs in its cgroup (cpuset)',
+            'all CPUs of the parameter in its cgroup (cpuset)',
             lambda: os.sched_setaffinity(number, cpus or _given),
         )
         policy, parameter = (

@@ -196,7 +196,7 @@ class RecordedTopics:
         try:
             kind = message_class(msgtype)
         except ImportError as error:
-            self._warn(f"topic '{name}' is not recorded: {error}; install the package here")
+            self._warn(f"topic '{name}' is not recorded: {error}; install the package")
             return
         # By rosbag2's rules: choose a QoS that is compatible with all publishers of the topic.
         latched = _is_latched(offers)
@@ -528,7 +528,7 @@ class RecorderNode(PerceptionNode):
         left_out = f'{done.dropped} left out because the disk was too slow'
         self.get_logger().info(
             f'{done.recorded} frames and {done.messages} messages in {files}, {left_out}, '
-            f'{done.refused} refused'
+            f'{done.refused} frames could not be recorded'
         )
         if self._recorder.failed:
             self.get_logger().error(done.failure)

@@ -514,7 +514,7 @@ def sections(*names: str) -> str:
             {'/front_left/capture': 'capture', '/front_right/capture': 'capture'},
             "node '/front_left/capture'; did you mean 'front_left'?",
         ),
-        (sections('inferense'), NAMES, "no node 'inferense' here; did you mean 'inference'"),
+        (sections('inferense'), NAMES, "no node 'inferense'; did you mean 'inference'"),
         (
             sections('/**', 'capture'),
             {'/front_cam': 'capture'},
@@ -575,7 +575,7 @@ def test_what_reaches_a_node_or_is_somebody_elses_passes(
 
 def test_arguments_that_miss_are_refused_too_and_those_that_reach_a_node_pass() -> None:
     for argument, nodes, message in (
-        ('capure:framerate:=7.0', NAMES, "no node 'capure' here; did you mean 'capture'"),
+        ('capure:framerate:=7.0', NAMES, "no node 'capure'; did you mean 'capture'"),
         ('rear/capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
         ('capture:x:=1', {'/cam': 'capture'}, "not match node '/cam'; write 'cam' in its place"),
         ('capture:x:=1', {'/a/cam': 'capture'}, "match node '/a/cam'; write '/**/cam', in a par"),

@@ -126,7 +126,7 @@ class NodeParameters(Mapping[str, Any]):
     The values of a node's declared parameters, by name.
 
     :param on_change: called with name and new value after a change at run time; if it raises, all
-        changes of the request are undone.
+        changes that were requested together with this change are undone.
     :param prefixes: prefixes of parameters that the node declares later.
     :param check: called with name and new value before a change at run time; raises ConfigError
         to refuse the change.

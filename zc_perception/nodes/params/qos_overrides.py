@@ -60,8 +60,8 @@ class Endpoint:
 
     :param topic: the topic's name relative to the node's namespace.
     :param direction: ``publisher`` or ``subscription``.
-    :param adapted: whether it passes frames as objects or shared memory, not only as messages.
-        This excludes some QoS, see :func:`qos_problems`.
+    :param adapted: whether the endpoint passes frames as objects or shared memory, not only as
+        messages. Such an endpoint refuses some QoS, see :func:`qos_problems`.
     """
 
     topic: str
@@ -112,8 +112,8 @@ def qos_problems(
     """
     Yield the errors of QoS parameters, for endpoints whose topics aren't remapped.
 
-    An endpoint with ``adapted`` refuses also keep-last with depth 0, and as a publisher
-    transient_local with keep-all.
+    Besides values that aren't allowed, two QoS are errors: keep-last with depth 0 for an endpoint
+    with ``adapted``, and transient_local with keep-all for a publisher with ``adapted``.
 
     :param values: the node's parameter values by name.
     """
@@ -122,7 +122,7 @@ def qos_problems(
             qos = overridden(endpoint, namespace, values)
             if endpoint.adapted:
                 link_qos(qos)
-                # AdaptedPublisher refuses this, too, with the same message.
+                # AdaptedPublisher itself refuses this QoS with the same message.
                 latched = (
                     qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
                     and endpoint.direction == 'publisher'

@@ -142,9 +142,9 @@ class CommandLine:
 
     def place(self, node: str, key: str) -> str:
         """
-        Return a message's ending with the file, section and line that set a node's key.
+        Return the end of a message: the file, section and line that set a node's key.
 
-        The ending is empty if no file sets the key, or if ``-p`` sets it for this node.
+        The text is empty if no file sets the key, or if ``-p`` sets it for this node.
 
         :param node: the node's full name.
         """
@@ -179,7 +179,7 @@ class CommandLine:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Return the node's name, as a section's, and the key of ``-p``; the name may be empty."""
+    """Split a ``-p`` argument: return the node's name ('' or with one '/' before it), and key."""
     name, _, key = text.partition(':=')[0].rpartition(':')
     return (f'/{name.strip("/")}' if name else ''), key
 
@@ -190,7 +190,7 @@ def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
 
     :param name: NODE, without slashes at its ends.
     :param where: how the message begins.
-    :raises ConfigError: NODE has the kind or last name of a node, or a similar name.
+    :raises ConfigError: NODE is the kind or last name of a node, or similar to a last name.
     """
     own = last_name('/' + name)
     if '*' in own or any(section_matches('/' + name, node) for node, _ in nodes):
@@ -204,7 +204,7 @@ def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
     names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
     if hint := nearest(own, names):
         raise ConfigError(
-            f"{where}: there is no node '{own}' here{hint}; nodes are {', '.join(names)}"
+            f"{where}: there is no node '{own}'{hint}; nodes are {', '.join(names)}"
         )
 
 
@@ -225,7 +225,7 @@ def check_start(
     nodes: Sequence[PerceptionNode], line: CommandLine, *, component: bool = False
 ) -> None:
     """
-    Refuse or report start keys that no node has, so that a mistyped key doesn't go unnoticed.
+    Refuse or report keys, set at the start, that no node has: they are probably mistyped.
 
     A key that may be meant for another package's node causes a warning, see the docstring of this
     module. A key that another node of this package has is ignored, unless the section or argument

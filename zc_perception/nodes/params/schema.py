@@ -40,8 +40,8 @@ _EVERY_NODE = {
     spec.name: {'type': _TYPES[type(spec.default)], 'description': spec.description}
     for spec in EVERY_NODE_SPECS
 }
-# Prefixes of parameters that have no declaration here, because a node declares them only when it
-# opens its topics or camera. In a file, their names are nested or have dots.
+# Prefixes of parameters that a node's `SPECS` doesn't list, because the node declares them only
+# when it opens its topics or camera. In a file, their names are nested or have dots.
 OPEN_ENDED = {
     'qos_overrides': (
         'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.'

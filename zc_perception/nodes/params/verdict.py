@@ -20,7 +20,7 @@ Three questions are answered, by the rules that nodes apply at their start:
 
 1. Does each section match the node that it was meant for (:func:`judge_sections`)? rcl silently
    ignores a section that matches no node; the node then runs with defaults. Sections for nodes
-   of other packages and for cameras that don't run here are allowed, since several programs may
+   of other packages and for another program's cameras are allowed, since several programs may
    share a file. A section is refused if it clearly names one of the nodes but doesn't match it.
 2. Does the node have each parameter? An unknown key is refused in a section that names the node.
    In a section for nodes of any name (``/**``, ``/front/*``) the key may be meant for another
@@ -29,7 +29,7 @@ Three questions are answered, by the rules that nodes apply at their start:
    declaration (``SPECS``) and the node's ``CHECKS``, then the QoS of its ``ENDPOINTS``. If nothing
    is refused, all values are checked together, by
    :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. Checks that need a
-   device, a driver or a pipeline are left to the start.
+   device, a driver or a pipeline are made only when the node starts.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ class Problem:
 
     :param text: a sentence that says what is wrong, and what to write instead.
     :param node: kind of the node; empty: the problem concerns a section.
-    :param section: the section that is wrong or has the value; empty: the value isn't from the
-        file, it is a QoS, or several values contradict each other.
+    :param section: the section that is wrong or has the wrong value. Empty if the value isn't from
+        the file, if the problem concerns a QoS, or if several values contradict each other.
     :param line: line of the key or section in the file; 0: there is no such single line.
     """
 
@@ -294,11 +294,11 @@ def component_values(
     """
     Return the values for a component, which doesn't get the file itself.
 
-    They are the file's values for the component; a value in *on_top* replaces the file's. Left out
-    are parameters of other nodes, from sections for nodes of any name. Left out are also those
-    that the chosen kind of camera or accelerator doesn't read; :func:`judge` warns about them. An
-    empty list has no type in ROS, so it becomes a list with one empty string, which the node
-    ignores.
+    They are the file's values for the component; a value in *on_top* replaces the file's. Two
+    kinds of parameters are left out: those of other nodes, which sections for nodes of any name
+    may set, and those that the chosen kind of camera or accelerator doesn't read, about which
+    :func:`judge` warns. An empty list has no type in ROS, so it becomes a list with one empty
+    string, which the node ignores.
 
     :param node: the component's full name.
     """
@@ -445,7 +445,7 @@ def judge_sections(
             if problem := _miss(section, own, among):
                 refused.append(Problem(problem, '', section, line))
         elif hint := nearest(name, names):
-            text = f"there is no node '{name}' here{hint}; nodes are {', '.join(names)}"
+            text = f"there is no node '{name}'{hint}; nodes are {', '.join(names)}"
             refused.append(Problem(text, '', section, line))
     return list(dict.fromkeys(refused))
 
@@ -483,7 +483,7 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
     """
     Return the error of a section that matches no node but was meant for one of *nodes*.
 
-    The error is empty if the section is probably for a camera that doesn't run here.
+    The error is empty if the section is probably for another program's camera.
 
     :param nodes: the full names of the nodes whose name or kind ends the section.
     :param among: the sections of all files that the nodes get.

@@ -252,8 +252,8 @@ _PLAIN_WORDS = (
     (
         'before ros__parameters',
         (
-            f"'{KEY}:' must stand between a node's name and its parameters, of which there is at "
-            'least one'
+            f"'{KEY}:' must stand between a node's name and its parameters, and at least one "
+            'parameter must follow'
         ),
     ),
     ('aliasing', 'ROS takes no alias (*NAME); write the value again'),
@@ -337,8 +337,8 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
     found: dict[_Key, list[tuple[int, Any]]] = {}
     events, begun = yaml.parse(raw, Loader=yaml.SafeLoader), 0
     for event in events:
-        # The whole file is one text or number, which rcl would treat as an empty file. Mark it, so
-        # that it is refused.
+        # If the whole file is one text or number, rcl would treat it as an empty file. Mark the
+        # text, so that the file is refused.
         if isinstance(event, yaml.ScalarEvent):
             found['', event.value] = [(1, _UNREADABLE)]
         for keys, line, value in (
@@ -346,8 +346,8 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
         ):
             if KEY not in keys:
                 begun = line
-                # A value that is not below `ros__parameters`. Mark it, so that it is refused: rcl
-                # would take a longer key, such as `ros__parameters_x`, for `ros__parameters`.
+                # Mark a value that is not below `ros__parameters`, so that the file is refused.
+                # rcl would take a longer key, such as `ros__parameters_x`, for `ros__parameters`.
                 if value is not None:
                     found['', '/'.join(keys)] = [(line, _UNREADABLE)]
                 continue
