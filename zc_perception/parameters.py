@@ -63,7 +63,7 @@ class ParameterSpec:
     :param choices: allowed strings. If ``true`` and ``false`` are among them, booleans are allowed
         too, because YAML reads these words as booleans unless they are quoted.
     :param other_choices: returns further allowed strings; called when a value is not in *choices*,
-        and for texts that list the allowed values.
+        and when a text lists the allowed values.
     :param renamed: former choices with their present names, for messages.
     :param whole_numbers: whether integers are accepted as strings, also in a list, because YAML
         reads a number without quotes as an integer.
@@ -93,7 +93,7 @@ class ParameterSpec:
     check: Callable[[Any], object] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a wrong declaration here, where its error can name the kind's package."""
+        """Refuse a wrong declaration at its import; the error then names the kind's package."""
         if type(self.default) not in TYPE_NAMES:
             raise ConfigError(
                 f"the default of parameter '{self.name}' is {shown(self.default)}; it must be "

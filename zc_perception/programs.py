@@ -50,8 +50,8 @@ from zc_perception.terminal import Interrupted, interruptions, put
 _ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
 _WIDTH = 80
 _UNKNOWN_HELP = (
-    'what to do about -p NAME:=VALUE without a node, if no node of this package has a parameter '
-    'NAME: end (refuse, the default) or warn (warn)'
+    'what to do if -p NAME:=VALUE names no node, and no node of this package has a parameter '
+    'NAME: end with an error (refuse, the default) or only warn (warn)'
 )
 _INSTALL = {
     'cv2': "install OpenCV: pip install 'opencv-python-headless<5', "
@@ -197,7 +197,7 @@ class NodeOptionParser(OptionParser):
             self.description = kept
 
     def add_unknown_parameters(self) -> None:
-        """Add ``--unknown-parameters``."""
+        """Add ``--unknown-parameters``: what to do about unknown parameters of ``-p``."""
         self.more.add_argument(
             '--unknown-parameters',
             choices=('refuse', 'warn'),

@@ -248,7 +248,7 @@ class Table(Rule):
     :param elsewhere: returns keys that users often write in this table by mistake, each with the
         name of the right table; called only if a key is unknown.
     :param more: returns keys that other packages add; called only if a key is unknown.
-    :param meant: keys that users often misname, each with its right name.
+    :param meant: wrong names that users often write, each with the key's right name.
     """
 
     keys: Mapping[str, Key]

@@ -159,8 +159,8 @@ class Scheduler:
     :param in_flight: the number of jobs submitted before the first of them is done; limited to
         the accelerator's ``max_in_flight``.
     :param timeout_s: seconds after which a job without a result is given up.
-    :param reopen: opens the accelerator with its model again; ``None``: a lost device stays lost,
-        and each frame fails.
+    :param reopen: opens the accelerator with its model again; ``None``: a lost device can't be
+        opened again, and each frame fails.
     :param keep_all: whether frames wait in the queue while the device is lost or late, instead of
         being dropped.
     :param accept: called for each frame; if it returns false, the frame is released without a job.

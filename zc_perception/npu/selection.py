@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Choose the accelerator: the one that the parameter names, or with ``auto`` the first that fits.
+Choose the accelerator that parameter ``accelerator`` names; ``auto``: the first that fits.
 
 :mod:`zc_perception.npu.kinds` lists the accelerators; each class declares its engines and its
 place in the order of ``auto``.

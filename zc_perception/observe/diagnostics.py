@@ -57,7 +57,7 @@ time is longer, so that the publisher notices the end of the warning.
 
 
 class Level(Enum):
-    """A status's severity; STALE is missing, because only aggregators set it, for silent nodes."""
+    """A status's severity. STALE isn't here: only aggregators of /diagnostics set it."""
 
     OK = DiagnosticStatus.OK
     WARN = DiagnosticStatus.WARN
@@ -176,7 +176,7 @@ class DiagnosticsPublisher:
     The publisher calls *signs* five times a second, and *collect*, which takes a hundred times as
     long as *signs*, once a second. For some seconds after the value of *signs* has changed, the
     publisher also calls *collect* five times a second. If nobody subscribes, no level or figure
-    changes and no frames come, the publisher rests: it calls *signs* once a second, and *collect*
+    changes, and no frames come, the publisher rests: it calls *signs* once a second, and *collect*
     every five seconds.
 
     The publisher uses the steady clock, because a simulation's time may stand still. It begins

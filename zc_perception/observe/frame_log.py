@@ -34,8 +34,8 @@ library. The layout of a log, with little-endian numbers:
 A record begins and ends with its own number. After a record, the writer increments the count of
 records. A reader accepts a record if both numbers are right, and if the count, read afterwards,
 shows that the writer is still :data:`MARGIN` records away from overwriting it. Records have no
-checksum: its code and tables would leave the CPU's caches between frames, so computing it would
-cost more than the rest of the record.
+checksum. Its computation would take longer than writing the rest of the record, because its code
+and tables would leave the CPU's caches between two frames.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ SIZE = RING_OFFSET + CAPACITY * RECORD_SIZE
 
 #: The fields of a record: number, kind, num_buffers | sequence, generation, buffer_uid | stamp,
 #: captured, published, received, submitted, signalled, done, decoded, sent, capture cost | inodes,
-#: st_dev | device handle, detections, device seqno, thread, nothing | number again
+#: st_dev | device handle, detections, device seqno, thread, 4 unused bytes | number again
 RECORD = struct.Struct('<QIIQQQqqqqqqqqqqQQQQQIIQI4xQ')
 
 
@@ -381,15 +381,16 @@ class UnreadableProcess:
     next_step: str
 
 
-#: If more processes than this can't be read for the same reason, they are reported in one line.
+#: If more unreadable processes than this have the same next step, one line reports all of them.
 _NAMED = 4
 
 
 def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[tuple[str, str, str]]:
     """
-    Return what can't be read, why, and the next step; one entry for many processes.
+    Return which processes can't be read, why, and the user's next step, for messages.
 
-    Without root, nearly all processes of the machine may be unreadable.
+    If many processes have the same next step, one entry stands for all of them: without root,
+    nearly all processes of the machine may be unreadable.
     """
     by_step: dict[str, list[UnreadableProcess]] = {}
     for one in unreadable:
@@ -656,7 +657,7 @@ def _check(fd: OwnedFd) -> None:
     if (version, record_size, capacity) != (VERSION, RECORD_SIZE, CAPACITY):
         raise ValueError(
             f'it has version {version} ({capacity} records of {record_size} bytes); this tool '
-            f'reads version {VERSION} ({CAPACITY} of {RECORD_SIZE})'
+            f'reads version {VERSION} ({CAPACITY} records of {RECORD_SIZE} bytes)'
         )
 
 

@@ -105,7 +105,7 @@ class StageLatencies:
     def record_frame(
         self, link_ns: int, infer_ns: int, decode_ns: int, publish_ns: int, end_to_end_ns: int
     ) -> None:
-        """Add a frame's durations of all inference stages at once, for speed; one thread only."""
+        """Add a frame's durations of all inference stages. Only one thread may call this."""
         count = self._frame_count
         place = count % WINDOW * _FRAME.size
         _FRAME.pack_into(

@@ -138,7 +138,7 @@ _AFTER_NS = 20_000_000
 # The tolerance when times of records and events are compared. A record's time is taken before or
 # after a system call, an event's time during the call.
 _SLACK_NS = 1_000_000
-# Ids that this module makes begin here, above all of Linux's pids and tids (PID_MAX_LIMIT).
+# The first id that this module makes. All pids and tids of Linux are lower (PID_MAX_LIMIT).
 FIRST_OWN_ID = 1 << 22
 _FAILED = 0xFFFFFFFFFFFFF001  # results from this number on are the kernel's error pointers
 

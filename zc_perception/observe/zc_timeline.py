@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _WHAT = """Shows how long each stage of a frame takes in the nodes that run right now. It reads
 the frame logs that the nodes always write, so it doesn't slow them down."""
 _READ_S = 10.0
-"""Seconds between two reads of the logs. A log holds 4,096 frames: those of 10 s at 400 Hz."""
+"""Seconds between two reads of the logs. A log has room for the frames of 10 s at 400 Hz."""
 _EXAMPLES = (
     'zc_timeline',
     'zc_timeline --seconds 10 --trace trace.json',
@@ -163,7 +163,7 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
     from zc_perception.observe.timeline import NodeTrack
 
     with find_frame_logs(pids=pids or None) as logs:
-        # An empty name means that the process has ended: leave it out if the user didn't name it.
+        # An empty name means that the process has ended: report it only if the user gave its pid.
         for what, why, step in hidden_logs([one for one in logs.unreadable if pids or one.name]):
             put(printable(f'not seen: {what}: {why}; {step}'), sys.stderr)
         roles = {log.role for log in logs}

@@ -192,13 +192,13 @@ _V4L2_REFUSED = {
     'NA12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12M_8L128
     'AT12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12_8L128
     'T010': _NO_MODIFIER,  # V4L2_PIX_FMT_P010_4L4
-    'MT21': ('MediaTek compresses its blocks, and no DRM modifier says how; let the MDP '
-             'convert it to NV12'),
+    'MT21': ('MediaTek compresses its blocks, and no DRM modifier says how; let the image '
+             'processor (MDP) convert it to NV12'),
     'MT2T': ('MediaTek tiles its 10-bit samples, and V4L2 does not say which DRM modifier that '
-             'is; let the MDP convert it'),
+             'is; let the image processor (MDP) convert it'),
     'MT2R': ('MediaTek tiles its 10-bit samples, and V4L2 does not say which DRM modifier that '
-             'is; let the MDP convert it'),
-    'Q10C': ('Qualcomm compresses it from a 10-bit packing without a DRM fourcc; capture NV12 '
+             'is; let the image processor (MDP) convert it'),
+    'Q10C': ("it is Qualcomm's compressed 10-bit format, which has no DRM fourcc; capture NV12 "
              'or P010'),
     'RGB4': "whether its fourth byte is alpha depends on the driver; use 'BX24' or 'BA24'",
     'BGR4': "whether its fourth byte is alpha depends on the driver; use 'XR24' or 'AR24'",

@@ -53,7 +53,7 @@ _SHOWN = 20
 _NO_FRAMES = (
     'look at /diagnostics of the nodes: does the camera give frames, and does the inference node '
     'get them? Measure longer (--seconds); '
-    "activate or enable an inactive node, or name the other nodes' processes with --pid"
+    'activate or enable an inactive node, or name the processes of all nodes with --pid'
 )
 _NOT_A_DMABUF = (
     "let the capture node use dma-bufs (heap dma_heap/… or the camera's own "
@@ -317,8 +317,8 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
             findings.breaks('frames lie in memfds, which no device can import', _NOT_A_DMABUF)
         elif name and name not in known:
             step = (
-                'with Argus pass nvbuf-memory-type=4 (CMA); if your devices can use this '
-                'exporter, name it with --known-exporter'
+                'in a pipeline of camera argus, set nvbuf-memory-type=4; if your devices can '
+                'import from this exporter, name it with --known-exporter'
             )
             findings.breaks(
                 f"exporter '{name}' is not a known one ({', '.join(sorted(known))})", step
@@ -526,8 +526,8 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
         return
     _unread(seen, findings, 'memmove')
     step = (
-        'give the capture and inference nodes the same frame settings; look at conversions and '
-        'rung in /diagnostics'
+        'give the capture and inference nodes the same frame settings; look at the values '
+        'conversions and rung in /diagnostics'
     )
     for copy in seen.copies[:_SHOWN]:
         place = 'out of a frame' if copy.from_frame else f'of {LARGE} bytes or more'

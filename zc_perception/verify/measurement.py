@@ -94,7 +94,7 @@ def _is_count(value: object) -> bool:
 
 _Form = tuple[Callable[[object], bool], str]
 _TEXT: _Form = (_is_text, 'a text')
-_COUNT: _Form = (_is_count, 'a number of 0..18446744073709551615')
+_COUNT: _Form = (_is_count, 'an integer from 0 to 18446744073709551615')
 #: The keys of a node's facts that are read here, each with its check; other keys are ignored.
 _FORMS: dict[str, _Form] = {
     **dict.fromkeys(
@@ -185,7 +185,7 @@ class WatchedNode(NodeView):
 
     @property
     def renewed(self) -> bool:
-        """Whether the node wrote new facts since :meth:`expect_facts`; the first are kept."""
+        """Whether the node wrote facts since :meth:`expect_facts`; it keeps the first of them."""
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None

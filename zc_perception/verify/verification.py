@@ -686,8 +686,8 @@ def parser() -> OptionParser:
         '--seconds',
         type=float,
         default=10.0,
-        help='how many seconds to measure; until the nodes have written their counters, the '
-        'measurement may last 1 second longer (default: 10)',
+        help='how many seconds to measure (default: 10); the measurement may last 1 second '
+        'longer, until a node has written its counters',
     )
     main.add_argument(
         '--frames',

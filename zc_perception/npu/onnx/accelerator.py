@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The ``onnx`` accelerator: run models by ONNX Runtime or OpenCV in a thread of its own.
+The ``onnx`` accelerator: run models with ONNX Runtime or OpenCV, in its own thread.
 
 :class:`OnnxEngine` runs a model file with ONNX Runtime. :class:`HogEngine` runs OpenCV's people
 detector, which needs no model file.
@@ -76,8 +76,8 @@ class HogEngine(Engine):
         Run the detector on one frame, see :meth:`Engine.run`.
 
         The only output has shape (n, 6); a row is x0, y0, x1, y1, score, class. The detector gives
-        a weight w > 0 without upper bound. Subscribers expect scores in 0..1, so the score is
-        1 - exp(-w).
+        each box a weight w > 0 without upper bound. Subscribers expect scores in 0..1, so the
+        score is 1 - exp(-w).
         """
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             self._converter = (
@@ -101,7 +101,7 @@ class HogEngine(Engine):
 
 
 CPU = 'CPUExecutionProvider'
-# ONNX's types whose names differ in NumPy.
+# NumPy's names of ONNX's types, where the two names differ.
 _NAMES = {'float': 'float32', 'double': 'float64'}
 # The package to install for each provider that the plain onnxruntime package lacks.
 _PACKAGES = {
@@ -255,14 +255,14 @@ class OnnxEngine(TensorEngine):
         return next(name for name in inputs if name not in besides), besides
 
     def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
-        """Return the manifest's entry for each output of the file; ``None`` if there is none."""
+        """Return, for each output of the model file, its entry in the manifest, or ``None``."""
         outputs = {output.name: output for output in self._session.get_outputs()}
         names = list(outputs)
         for index, spec in enumerate(manifest.tensors):
             if spec.name not in names:
                 raise ConfigError(
-                    f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', which the "
-                    f"file doesn't have; it has {', '.join(names)}"
+                    f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', but the "
+                    f"model file has no such output; it has {', '.join(names)}"
                 )
             shape, kind = (outputs[spec.name].shape or spec.shape, _dtype(outputs[spec.name].type))
             dtype = kind if kind in DTYPES else 'float32'
@@ -282,8 +282,8 @@ class OnnxEngine(TensorEngine):
             ):
                 if not fits:
                     raise ConfigError(
-                        f"{manifest.path}: key 'outputs[{index}].{key}' is {value}, the file's "
-                        f'is {real}; write what the file has, or leave out the key'
+                        f"{manifest.path}: key 'outputs[{index}].{key}' is {value}, the model "
+                        f"file's is {real}; write what the model file has, or leave out the key"
                     )
         given = {spec.name: spec for spec in manifest.tensors}
         return [given.get(name) for name in names]
@@ -316,6 +316,7 @@ class _Bound:
 
     Each output is copied once, from the device's memory to the host's.
 
+    :param values: ONNX Runtime's class of values in a device's memory, ``OrtValue``.
     :param picture: the name of the input that gets the frame's picture.
     :param place: ONNX Runtime's name of the memory, and the device's number.
     """

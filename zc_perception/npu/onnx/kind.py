@@ -16,8 +16,8 @@
 """
 Declare accelerator onnx.
 
-Every node imports this module when it starts. Therefore only :meth:`Onnx.open` imports the
-module that implements the accelerator, which loads OpenCV and ONNX Runtime.
+Every node imports this module when the node starts. The module that implements the accelerator
+loads OpenCV and ONNX Runtime, which is slow. So only :meth:`Onnx.open` imports that module.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Read what the kernel and ``/proc`` say about a running system, from outside.
+Read what the kernel and ``/proc`` say about running nodes and their buffers.
 
 No file in this folder reads the nodes' frame logs.
 

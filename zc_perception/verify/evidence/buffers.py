@@ -292,7 +292,7 @@ class Holders:
 
 
 def parse_fdinfo(text: str) -> dict[str, str]:
-    """Parse ``key: value`` lines."""
+    """Parse the ``key: value`` lines of a file in ``/proc/PID/fdinfo``."""
     pairs = (line.partition(':') for line in text.splitlines())
     return {key.strip(): value.strip() for key, separator, value in pairs if separator}
 
