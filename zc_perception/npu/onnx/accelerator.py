@@ -262,7 +262,7 @@ class OnnxEngine(TensorEngine):
             if spec.name not in names:
                 raise ConfigError(
                     f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', but the "
-                    f"model file has no such output; it has {', '.join(names)}"
+                    f'model file has no such output; it has {", ".join(names)}'
                 )
             shape, kind = (outputs[spec.name].shape or spec.shape, _dtype(outputs[spec.name].type))
             dtype = kind if kind in DTYPES else 'float32'
