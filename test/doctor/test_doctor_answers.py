@@ -140,7 +140,10 @@ def test_the_runtime_is_loaded_and_its_version_told(tmp_path: Path) -> None:
     library = build_double(tmp_path / 'runtime-1.7.2/libaxruntime.so')
     answer = ask(describe_voyager, str(library))
     assert answer['path'] == answer['file'] == str(library) and answer['api_version'] == '1.6.0'
-    assert (answer['release'], answer['python_binding']) == ('1.7.2', 'a library is named')
+    assert (answer['release'], answer['python_binding']) == (
+        '1.7.2',
+        'axruntime_library names the C library',
+    )
     (tmp_path / 'libother.so').write_bytes(b'no library')
     assert 'libother.so' in ask(describe_voyager, str(tmp_path / 'libother.so'))['error']
 

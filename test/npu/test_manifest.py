@@ -613,7 +613,7 @@ def test_paddings_of_other_sdks_are_understood(
         ('model', 'inputs', [{'shape': [1, 0]}], 'a shape of positive sizes; compile'),
         ('model', 'inputs', [{'shape': [16320]}], 'shape [16320]; a frame needs 1 x'),
         ('manifest', 'n_padded_ch_inputs', {'a': 1}, "is {'a': 1}; it must be for each"),
-        ('manifest', 'n_padded_ch_inputs', [[0] * 10], 'less than its shape [1, 642, 656, 4]'),
+        ('manifest', 'n_padded_ch_inputs', [[0] * 10], 'size of the axis in [1, 642, 656, 4]'),
     ],
 )
 def test_what_is_wrong_is_named_by_file_and_key(

@@ -119,7 +119,10 @@ def test_any_text_is_a_card_or_an_error(text: str) -> None:
             lambda host: host.add_pci(ADDRESS, driver=''),
             ['0000:01:00.0 is on PCI but has no driver', 'modprobe metis'],
         ),
-        (lambda host: host.add_pci(ADDRESS), ["driver 'metis' has 0000:01:00.0", '--device']),
+        (
+            lambda host: host.add_pci(ADDRESS),
+            ["driver 'metis' is bound to 0000:01:00.0", '--device'],
+        ),
         (lambda host: shutil.rmtree(host.tree.sysfs), ['nothing of vendor 1f9d']),
     ],
 )

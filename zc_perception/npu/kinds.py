@@ -55,7 +55,7 @@ FOR_ALL = (
         dynamic=True,
     ),
 )
-"""Parameters of the inference node that every accelerator also reads."""
+"""Parameters of the inference node that every accelerator reads, besides its ``PARAMETERS``."""
 AUTO = 'auto'
 """The value of parameter ``accelerator`` that chooses the first accelerator that fits."""
 # The type is Any instead of Accelerator, the base class of the registered classes: Accelerator's
@@ -115,6 +115,6 @@ class Traced:
 
 
 def traced() -> Traced:
-    """Return the trace events of all accelerators whose package can be imported here."""
+    """Return the trace events of all accelerators whose package can be imported."""
     kinds = ACCELERATORS.declared.classes
     return Traced({name: kind.EVENTS for name, kind in kinds.items() if kind.EVENTS is not None})

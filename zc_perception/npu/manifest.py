@@ -19,7 +19,7 @@ Read ``model.yaml``: a model's input, its outputs, and how to decode the outputs
 Read :class:`ModelManifest` first; :func:`load_manifest` makes one from a file. One table,
 :func:`manifest_table`, lists the file's keys with their rules (:mod:`zc_perception.rules`).
 :func:`load_manifest` checks a file by this table. ``models/model.schema.json``, which editors use,
-is generated from it. An accelerator declares the keys and rules that only its engines have
+is generated from the table. An accelerator declares the keys and rules that only its engines have
 (:class:`EngineRules`), and a head declares its own options. ``_manifest`` checks whether the
 values of different keys fit each other. :func:`check_head` checks before the first frame that the
 head can decode the model's outputs.
@@ -1080,8 +1080,8 @@ def _check_count(part: _Part, facts: ModelFacts, classes: int, found: Recognised
     raise ConfigError(
         f'{part.path}: the number of names in {where} is {classes}, but with head: '
         f'{found.head["kind"]} the outputs ({", ".join(map(str, facts.outputs))}) are for '
-        f'{found.classes} classes; {advice} a line head: … if a row has more than a box and '
-        'classes (masks, keypoints, oriented)'
+        f'{found.classes} classes; {advice} a line head: … if each row also has mask '
+        'coefficients, keypoints or an angle'
     )
 
 

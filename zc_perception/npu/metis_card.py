@@ -65,9 +65,17 @@ CARD_CHECKS = (
         f'{_CHECKS}:metis_cards',
     ),
     Check('metis.access', 'whether this user may open each card', f'{_CHECKS}:metis_access'),
-    Check('metis.driver', "the driver's name and version", f'{_CHECKS}:metis_driver'),
-    Check('metis.link', "speed and width of each card's PCIe link", f'{_CHECKS}:metis_link'),
-    Check('metis.iommu', "each card's IOMMU group and its type", f'{_CHECKS}:metis_iommu'),
+    Check(
+        'metis.driver',
+        "read the name and version of each card's driver",
+        f'{_CHECKS}:metis_driver',
+    ),
+    Check('metis.link', "whether each card's PCIe link is fast enough", f'{_CHECKS}:metis_link'),
+    Check(
+        'metis.iommu',
+        'whether an IOMMU lets each card use scattered memory',
+        f'{_CHECKS}:metis_iommu',
+    ),
 )
 """The checks of ``zc_doctor`` for each accelerator that uses a Metis card."""
 _NODES = ('metis-*', 'europa-*')
@@ -191,8 +199,8 @@ def _why_none(tree: HostTree) -> str:
             'metis) and see dmesg | grep -i -e metis -e axl'
         )
     return (
-        f"no Metis card: driver '{driver}' has {address}, but there is no {nodes}; see ls -l "
-        f"{tree.dev}, and give a container the card's node (--device)"
+        f"no Metis card: driver '{driver}' is bound to {address}, but there is no {nodes}; see "
+        f"ls -l {tree.dev}, and give a container the card's node (--device)"
     )
 
 

@@ -258,7 +258,7 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
 
 
 def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
-    """Return a protocol buffer's texts by field number: only field *only*, or with 0 all texts."""
+    """Return a protocol buffer's texts by field number; *only* (if not 0) selects one field."""
     found = {}
     for number, part in _fields(content, *_span(place)):
         if not isinstance(part, int) and only in (0, number):

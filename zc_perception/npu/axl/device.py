@@ -70,7 +70,7 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
     ): "the buffer's descriptor was closed; keep the frame leased until its job is done",
     (errno.EINVAL,): (
         "the descriptor is no dma-buf (a memfd isn't one), or format, stride, offset or size "
-        "don't suit the device; see its constraints"
+        "don't suit the device; see check metis.ioctls of zc_doctor"
     ),
     (errno.EACCES,): (
         'the buffer is read-only for this process; import frames TO_DEVICE and allocate '

@@ -127,7 +127,7 @@ class Axl(Accelerator):
         ),
         Check(
             'buffers.import',
-            'the import of a buffer of each heap into each Metis card, and its release',
+            'import a real buffer of each heap into each Metis card, and release it',
             'zc_perception.npu.axl.checks:import_trials',
         ),
     )

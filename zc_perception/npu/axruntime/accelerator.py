@@ -221,8 +221,8 @@ class AxRuntimeAccelerator(AxRuntime):
         session = self._session
         if not isinstance(session, BindingSession):
             raise ConfigError(
-                f"model '{manifest.file}' needs the Python package {MODULE}, which is not used "
-                f'here: {self._why_no_binding}'
+                f"model '{manifest.file}' needs the Python package {MODULE}, which this "
+                f'node does not use: {self._why_no_binding}'
             )
         self._axm, device = EngineThread('axruntime-axm', self._ledger), session.device.name
         self._axm.load(lambda: AxmEngine(manifest, device, session.release), _LOAD_TIMEOUT_S)

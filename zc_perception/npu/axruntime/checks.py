@@ -50,7 +50,7 @@ def describe_voyager(library: str = '') -> dict[str, Any]:
 
     Loading a foreign library may crash, so :meth:`System.ask` calls this in a process of its own.
     """
-    without_binding = 'a library is named'
+    without_binding = 'axruntime_library names the C library'
     if not library:
         try:
             release = binding_release(import_binding())

@@ -135,8 +135,8 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
             _PADDING,
             listed,
             (
-                'for each input a list with two numbers for each axis, less than its shape '
-                f'{list(shape)}'
+                'for each input a list with two numbers for each axis, whose sum is less than the '
+                f'size of the axis in {list(shape)}'
             ),
         )
     return tuple(size - both for size, both in zip(shape, around, strict=True))
@@ -194,7 +194,7 @@ class VoyagerRules(EngineRules):
         """
         Return the input's size, see :meth:`EngineRules.input_size`.
 
-        If *file* is ``None``, the file is missing, so the model can't run here: the size (0, 0) is
+        If *file* is ``None``, the file is missing, so the model can't run. Then the size (0, 0) is
         returned, which nothing uses.
         """
         super().input_size(given, file, place)
@@ -295,12 +295,12 @@ class AxRuntime(Accelerator):
         ),
         Check(
             'voyager.runtime',
-            "the runtime's interface, path and release; the driver and programs it needs",
+            'whether the runtime loads, fits the driver, and finds the programs that it calls',
             'zc_perception.npu.axruntime.checks:voyager_runtime',
         ),
         Check(
             'voyager.toolchain',
-            'before release 1.8: the compiler that the runtime needs to load a model',
+            'whether the compiler exists that a runtime before release 1.8 needs to load a model',
             'zc_perception.npu.axruntime.checks:voyager_toolchain',
         ),
     )

@@ -289,7 +289,7 @@ class OutputSlot:
         )
 
     def begin_reading(self) -> None:
-        """Begin the CPU's access to all tensors; if one fails, end the access to the others."""
+        """Begin the CPU's access to all tensors; if that fails for one, end it for the others."""
         with contextlib.ExitStack() as undo:
             for buffer in self._buffers:
                 buffer.begin_reading()

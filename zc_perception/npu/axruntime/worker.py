@@ -232,7 +232,7 @@ class LoadedModel:
             raise
 
     def _try(self) -> None:
-        """Run the model once on an empty tensor, to test these kinds of memory before a frame."""
+        """Run the model on an empty tensor, to test its kinds of memory before the first frame."""
         self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:
@@ -285,8 +285,7 @@ def load_best(plan: LoadPlan) -> LoadedModel:
                 if plan.output_dmabuf == 'true':
                     kind = ConfigError if isinstance(error, ConfigError) else AcceleratorError
                     raise kind(
-                        'output_dmabuf: true does not work here; set output_dmabuf to auto '
-                        f'({error})'
+                        f'output_dmabuf: true does not work; set output_dmabuf to auto ({error})'
                     ) from error
                 raise
             notices.append(f'the runtime refused {refused[attempt]}, so it copies them ({error})')
