@@ -58,7 +58,7 @@ class ParameterSpec:
     are ignored.
 
     :param low: the lowest allowed number; used only together with *high*, the highest.
-    :param besides: one number outside the range that is allowed, too, with a special meaning.
+    :param besides: one number outside the range; it is allowed, too, and has a special meaning.
     :param even: whether odd numbers are refused.
     :param choices: allowed strings. If ``true`` and ``false`` are among them, booleans are allowed
         too, because YAML reads these words as booleans unless they are quoted.

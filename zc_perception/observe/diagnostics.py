@@ -46,7 +46,7 @@ TOPIC = '/diagnostics'
 PERIOD_S = 1.0
 _REST_S = 5.0
 LOOK_S = 0.2
-"""Seconds between two checks for changed levels; at most five messages a second are sent."""
+"""Seconds between two checks for changed levels, so at most five messages a second are sent."""
 _RESTLESS_S = RECENT_S + PERIOD_S
 """
 A publisher checks levels every ``LOOK_S`` for this many seconds after its *signs* have changed.
@@ -173,14 +173,14 @@ class DiagnosticsPublisher:
     """
     Publish diagnostics once a second, and soon after a level has changed.
 
-    The publisher calls *signs* five times a second, and *collect*, which takes a hundred times as
-    long as *signs*, once a second. For some seconds after the value of *signs* has changed, the
-    publisher also calls *collect* five times a second. If nobody subscribes, no level or figure
+    The publisher calls *signs* five times a second. It calls *collect* only once a second, because
+    *collect* takes a hundred times as long. For some seconds after the value of *signs* has
+    changed, it calls *collect* five times a second, too. If nobody subscribes, no level or figure
     changes, and no frames come, the publisher rests: it calls *signs* once a second, and *collect*
     every five seconds.
 
     The publisher uses the steady clock, because a simulation's time may stand still. It begins
-    once the node has an executor, but does all its work on the thread of
+    once the node has an executor. It does all its work on the thread of
     :mod:`~zc_perception.lookout`. An exception in *collect* is published as an error and has no
     other effect.
 
@@ -288,7 +288,7 @@ _Row = tuple[str, Level, tuple[str, str, str], Mapping[str, str]]
 
 
 def _figures(rows: Sequence[_Row]) -> list[tuple[str, Level, Mapping[str, str]]]:
-    """Return the rows without their texts, which may count the seconds since the last frame."""
+    """Return the rows without their texts: a text that counts seconds would always differ."""
     return [(part, level, values) for part, level, _, values in rows]
 
 

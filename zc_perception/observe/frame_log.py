@@ -557,7 +557,7 @@ class FrameLogReader:
 
 
 class FoundFrameLogs(list[FrameLogReader]):
-    """A list of open logs, and the unreadable processes; leaving its context closes the logs."""
+    """A list of open logs, which a ``with`` block closes at its end; and unreadable processes."""
 
     def __init__(
         self, logs: Collection[FrameLogReader] = (), unreadable: Collection[UnreadableProcess] = ()

@@ -196,8 +196,8 @@ def _counters(seen: Observation, findings: Findings) -> None:
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
         step = (
-            'look for what blocks its callbacks (/diagnostics is silent as well), and '
-            'measure once more'
+            "look for what blocks the node's callbacks (its /diagnostics are missing as well), "
+            'and measure once more'
         )
         findings.unsure(f'{", ".join(stale)} did not write its counters after the window', step)
 
@@ -439,7 +439,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
     )
     if made and seen.backing:
         told = (
-            "udmabuf's frames may be read through these memfds, which may be their memory: "
+            "udmabuf's frames may be read through these memfds, which may be the frames' memory: "
             f'{"; ".join(seen.backing[:_SHOWN])}'
         )
         findings.unsure(

@@ -111,8 +111,8 @@ _PACKAGES = {
     'QNN': 'onnxruntime-qnn',
     'VitisAI': "AMD's Ryzen AI or Vitis AI",
 }
-# Functions that return the value of each extra input in BESIDES. These values make the model
-# return boxes in pixels of its picture input.
+# For each extra input in BESIDES: the function that returns its value. With these values, the
+# model returns boxes in pixels of its picture input.
 _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
     zip(
         BESIDES,

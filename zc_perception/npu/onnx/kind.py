@@ -47,7 +47,7 @@ class OnnxRules(EngineRules):
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
         if given.get('dtype') == 'int8' and given.get('scale') is None:
             raise place.at('scale').missing(
-                f'{INPUT.keys["scale"].rule.words}, as the values are int8'
+                f'{INPUT.keys["scale"].rule.words}, as the input is int8'
             )
         return super().input_size(given, file, place)
 

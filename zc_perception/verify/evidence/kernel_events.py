@@ -73,7 +73,7 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
 
 
 def own_name(pid: int | None = None) -> str:
-    """Return the name of a process's trace instance, which is also that of its probes' group."""
+    """Return the name of a process's trace instance; its group of probes has the same name."""
     return f'{_PREFIX}{os.getpid() if pid is None else pid}'
 
 
@@ -113,7 +113,7 @@ class TraceInstance:
         write_control(self.path / 'events' / event / 'enable', '0')
 
     def keep_only(self, event: str, condition: str) -> None:
-        """Record an event only if *condition* is true. This changes only a filter, no code."""
+        """Record an event only if *condition* is true; the kernel rewrites no code for this."""
         write_control(self.path / 'events' / event / 'filter', condition)
 
     def install(self, definition: str) -> None:
@@ -510,7 +510,7 @@ class KernelRecording:
                 [name for name in _FUNCTIONS if name not in self.sources]
             )
         except OSError as error:
-            reason = f'the kernel cannot record it in any way ({error.strerror})'
+            reason = f'the kernel has no way to record these events ({error.strerror})'
             self.unreadable.append(Unreadable(', '.join(missing), reason, _NEWER))
             return
         self.sources |= {event: FUNCTION for event in (*missing, VIDEO_MMAP) if event in known}
