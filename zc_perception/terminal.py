@@ -73,8 +73,8 @@ def ending_quietly(command: str = '') -> Iterator[None]:
     the function changes nothing.
 
     :param command: the program's name, for the line that is printed after a signal n; the exit
-        code is then 128 + n. If it is empty, as for a program that runs nodes, no line is printed,
-        and the exit code is 0.
+        code is then 128 + n. With an empty name, as for a program that runs nodes, no line is
+        printed, and the exit code is 0.
     """
     end, taken = _ending(command), {}
     with contextlib.suppress(ValueError):
@@ -108,7 +108,7 @@ class Interruption:
     Handles the signals that end the program; only the main thread uses it, except :meth:`set`.
 
     The signal handler :meth:`handle` raises an exception inside :meth:`allowed`. A signal that
-    comes elsewhere is stored, and raised at the beginning of the next such block. After the
+    comes elsewhere is stored, and the next :meth:`allowed` raises its exception. After the
     exception, further signals have no effect, so that the program can end in order.
 
     The interpreter's C handler also writes into a pipe (``signal.set_wakeup_fd``), which

@@ -603,7 +603,7 @@ def _order_code(components: Sequence[str], wanted: Sequence[str]) -> int:
 
 
 def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Return the list of source and destination channels for ``cv2.mixChannels``."""
+    """Return pairs of source and destination channel, in one flat list for ``mixChannels``."""
     return [
         number
         for place, name in enumerate(wanted[:3])

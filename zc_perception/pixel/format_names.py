@@ -192,12 +192,12 @@ _V4L2_REFUSED = {
     'NA12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12M_8L128
     'AT12': _NO_MODIFIER,  # V4L2_PIX_FMT_NV12_8L128
     'T010': _NO_MODIFIER,  # V4L2_PIX_FMT_P010_4L4
-    'MT21': ('MediaTek compresses its blocks, and no DRM modifier says how; let the image '
+    'MT21': ("its blocks are compressed, and no DRM modifier says how; let MediaTek's image "
              'processor (MDP) convert it to NV12'),
-    'MT2T': ('MediaTek tiles its 10-bit samples, and V4L2 does not say which DRM modifier that '
-             'is; let the image processor (MDP) convert it'),
-    'MT2R': ('MediaTek tiles its 10-bit samples, and V4L2 does not say which DRM modifier that '
-             'is; let the image processor (MDP) convert it'),
+    'MT2T': ('its 10-bit samples are tiled, and V4L2 does not say which DRM modifier that is; '
+             "let MediaTek's image processor (MDP) convert it"),
+    'MT2R': ('its 10-bit samples are tiled, and V4L2 does not say which DRM modifier that is; '
+             "let MediaTek's image processor (MDP) convert it"),
     'Q10C': ("it is Qualcomm's compressed 10-bit format, which has no DRM fourcc; capture NV12 "
              'or P010'),
     'RGB4': "whether its fourth byte is alpha depends on the driver; use 'BX24' or 'BA24'",
