@@ -304,7 +304,7 @@ def test_a_file_of_classes_that_cannot_be_meant_is_refused(
 def test_int8_needs_its_scale(tmp_path: Path) -> None:
     values = changed(GOOD, 'input.dtype', 'int8')
     said = refusal(tmp_path, values)
-    assert "key 'input.scale' is missing;" in said and 'the values are int8' in said
+    assert "key 'input.scale' is missing;" in said and 'the input is int8' in said
     path = written(tmp_path, changed(values, 'input.scale', 1 / 255))
     (tmp_path / 'weights.onnx').write_bytes(identity([1, 3, 'h', 'w'], INT8))
     given = load_manifest(path).input
