@@ -272,7 +272,7 @@ def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
     manifest = load_manifest(written(tmp_path, LABELS))
     assert manifest.classes == ('car', 'person') and manifest.head.num_classes == 2
     said = refusal(tmp_path, {**GOOD, 'classes_file': 'labels.txt'})
-    assert "keys 'classes' and 'classes_file' say the same" in said
+    assert "keys 'classes' and 'classes_file' both name the classes" in said
 
 
 @pytest.mark.parametrize(

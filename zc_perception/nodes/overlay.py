@@ -87,7 +87,7 @@ class Layer:
     """
     Keeps the latest messages of a topic (masks or points) to draw them with the boxes.
 
-    :param came: called after each new message; it wakes the overlay's thread.
+    :param came: called after each new message, to wake the drawing thread.
     """
 
     def __init__(
@@ -273,8 +273,8 @@ class OverlayNode(PerceptionNode):
         self._thread: threading.Thread | None = None
         self._stop_drawing = threading.Event()
         self._wake: OwnedFd | None = None
-        # Held to write to `_wake`, which any thread may do, and to close it, which the overlay's
-        # thread does. A write after the close could reach a file that got the same descriptor.
+        # Held by each thread that writes to `_wake`, and by the drawing thread while it closes
+        # `_wake`. A write after the close could reach a file that got the same descriptor.
         self._wake_lock = threading.Lock()
         # Held while subscribing or unsubscribing: the periodic look for viewers and a lifecycle
         # transition may do that at the same time, on different threads.
@@ -406,7 +406,7 @@ class OverlayNode(PerceptionNode):
         self._detections.append(message)
         self._awake()
 
-    # `_run` and the methods that it calls, down to `_box`, run on the overlay's own thread.
+    # `_run` and the methods that it calls, down to `_box`, run on the drawing thread.
 
     def _run(
         self,

@@ -179,7 +179,7 @@ class LabelledBox:
 
     @property
     def finite(self) -> bool:
-        """Whether all numbers are finite; a box with other numbers can't be drawn."""
+        """Whether all numbers are finite; a box with a NaN or infinite number can't be drawn."""
         numbers = self.left, self.top, self.right, self.bottom, self.score, self.theta
         return all(map(math.isfinite, numbers))
 
@@ -209,8 +209,9 @@ def class_colour(class_id: str) -> Colour:
     number = int(class_id) if is_number else zlib.crc32(class_id.encode(errors='replace'))
     if number < len(_COLOURS):
         return _COLOURS[number]
-    # Each hue is a golden section further on the colour circle, hence far from recent hues.
-    # Saturation and brightness change, too, because hues come close again after some classes.
+    # From one class to the next, the hue moves by a golden section of the colour circle, so that
+    # it is far from the hues of the classes before. After some classes, hues come close to earlier
+    # hues; therefore saturation and brightness change as well.
     red, green, blue = colorsys.hsv_to_rgb(
         number * _GOLDEN % 1.0, (0.85, 0.55)[number // 7 % 2], (1.0, 0.75, 0.9)[number // 5 % 3]
     )

@@ -251,7 +251,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._stirred += 1
 
     def _describe(self) -> None:
-        """Update what the frame log says of the node; called at most once a second."""
+        """Update the node's description in the frame log; called at most once a second."""
 
     # Methods for the node's owner.
 
@@ -346,8 +346,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """
         Finish the constructor: start diagnostics.
 
-        If the node will configure itself (``autostart``), do the first step of configuring before
-        that, see :meth:`_open`.
+        If the node will configure itself (``autostart``), call :meth:`_open` before diagnostics
+        start.
         """
         if self.parameters['autostart']:
             self._open_once()

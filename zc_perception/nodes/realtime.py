@@ -23,8 +23,8 @@ without the setting.
 
 Hot-path threads are the camera's thread (which also sends frames to other processes), the thread
 that decodes a webcam's JPEGs, the scheduler's thread (which receives frames, decodes results and
-publishes), and the two threads that ``axruntime`` has for each core. On both copy-free rungs a
-frame waits for no other thread. Left out are: the executor's thread, which serves all nodes of the
+publishes), and the two threads that ``axruntime`` has for each core. A frame that passes without a
+copy waits for no other thread. Left out are: the executor's thread, which serves all nodes of the
 process; threads of the ``onnx`` accelerator, which compute so long that with a real-time priority
 nothing else would run; and threads of libraries (GStreamer, ONNX Runtime, the middleware). Note:
 while a thread with a high priority waits for the interpreter's lock, the holder of the lock keeps

@@ -301,7 +301,7 @@ class AnnotationTopic(_Topic):
     Publishes boxes (also rotated ones), class names and keypoints as annotations.
 
     :param names: the names of the classes.
-    :param shape: keypoints per detection, numbers per keypoint; empty: the model has none.
+    :param shape: keypoints per detection, numbers per keypoint; empty: the model gives none.
     """
 
     def __init__(self, node: Node, head: Head, names: Sequence[str], shape: Sequence[int]) -> None:

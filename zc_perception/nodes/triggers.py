@@ -102,7 +102,7 @@ class _Trigger(ABC):
         """
         Queue a request, or refuse it at once; called on the executor's thread.
 
-        :param response: the answer, still to fill in.
+        :param response: the answer, whose fields have no values yet.
         :param send: sends the answer; for a queued request this service's thread calls it.
         """
         with self._lock:

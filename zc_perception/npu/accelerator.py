@@ -172,7 +172,7 @@ class Accelerator(ABC):
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """The inference node's parameters that this class reads, besides :data:`FOR_ALL`.
 
-    Their descriptions leave out the accelerator's name, which is added where they are shown."""
+    Their descriptions leave out the accelerator's name; whoever shows a description adds it."""
     CHECKS: ClassVar[Sequence[Check]] = ()
     """The checks of ``zc_doctor`` for this accelerator."""
     IMPORTS: ClassVar[bool] = False
@@ -324,7 +324,7 @@ class Accelerator(ABC):
 
     @property
     def imports(self) -> int:
-        """The number of imports for frames, without cache hits and :attr:`trial_imports`."""
+        """The number of imports for frames; cache hits and :attr:`trial_imports` don't count."""
         return 0
 
     @property

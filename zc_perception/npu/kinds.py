@@ -21,9 +21,9 @@ entry point's name is the accelerator's name, and its value ``module:Class`` nam
 from :class:`~zc_perception.npu.accelerator.Accelerator`.
 
 An accelerator declares its driver's tracepoints as ``EVENTS``; ``zc_verify`` measures the
-accelerator by them, and ``zc_timeline`` shows them. They must have the fields of ``axl_trace.h``:
-``handle`` and ``ino`` for an import and its release; ``handle``, ``ctx`` and ``seqno`` for a
-submit; ``ctx`` and ``seqno`` for the job's end.
+accelerator by them, and ``zc_timeline`` shows them. The tracepoints must have the fields of
+``axl_trace.h``: ``handle`` and ``ino`` for an import and its release; ``handle``, ``ctx`` and
+``seqno`` for a submit; ``ctx`` and ``seqno`` for the job's end.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ class ModelManifest:
     :param file: the model's file; ``None`` for an engine that needs none.
     :param tensors: the outputs that the manifest describes.
     :param alternatives: the same model for other engines.
-    :param missing: why :attr:`file` can't be used; empty if it is there.
+    :param missing: why :attr:`file` can't be used; empty if the file exists or none is needed.
     :param finds: which objects the model finds and in which pictures; empty: not given.
     :param own: the values of the keys that only this engine has.
     """
@@ -861,8 +861,8 @@ def _classes(part: _Part) -> tuple[str, ...]:
     name, place = part.values['classes_file'], part.place('classes_file')
     if 'classes' in part.values:
         raise ConfigError(
-            f"{part.path}: keys '{part.place('classes').key}' and '{place.key}' say the same; "
-            'leave one out'
+            f"{part.path}: keys '{part.place('classes').key}' and '{place.key}' both name the "
+            'classes; leave one out'
         )
     try:
         file = part.path.parent / local_path(name, place.key, f'{part.path}: key')

@@ -453,11 +453,11 @@ def test_a_bad_argument_is_named() -> None:
         (['-p', 'classes:=[car, 99]'], 'the values of a list have one type'),
         (['-r', 'image_raw'], "'-r image_raw' can't be read; write -r FROM:=TO"),
         (['-r', '__ns:=front'], "the value of __ns begins with '/'"),
-        (['-r', '__node:=/cam'], "'/', that of __node has none"),
+        (['-r', '__node:=/cam'], "'/', that of __node has no '/'"),
         (['-r', '__node:=a-b'], "names have letters, digits and '_'"),
         (['--nonsense'], "unknown: ['--nonsense']; leave them out"),
         (['--param-file', 'x.yaml'], "'x.yaml']; write --params-file FILE or -p NAME:=VALUE"),
-        (['--params-file=x.yaml'], 'write --params-file FILE or -p NAME:=VALUE, with the space'),
+        (['--params-file=x.yaml'], 'NAME:=VALUE, with a space before FILE or NAME'),
     ):
         found = refusal(*arguments)
         assert found.startswith('ROS arguments: ') and words in found and '.c:' not in found

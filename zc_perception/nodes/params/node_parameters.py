@@ -17,7 +17,7 @@
 Declare a node's parameters, set them at the start, and check later changes.
 
 Start values and later changes are checked by the same declarations
-(:mod:`zc_perception.parameters`). A message about a refused value has the value and the allowed
+(:mod:`zc_perception.parameters`). A message about a refused value names this value and the allowed
 values.
 """
 
@@ -80,8 +80,8 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
     )
     if spec.low is not None and spec.high is not None:
         low, high = spec.low, spec.high
-        # A descriptor has one range, and ROS refuses values outside it. So extend the range to the
-        # one number that is allowed outside it.
+        # A descriptor has one range, and ROS refuses values outside the range. So if one number
+        # outside is allowed (`besides`), extend the range to that number.
         if spec.besides is not None:
             text.additional_constraints = spec.allowed()
             low, high = min(low, spec.besides), max(high, spec.besides)

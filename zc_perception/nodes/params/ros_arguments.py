@@ -16,7 +16,7 @@
 """
 Read which parameters a command line sets for which nodes, and find mistakes in it.
 
-A node gets only names and values; only the command line shows for which node each was meant. A
+A node gets only keys and values; only the command line shows for which node each key was meant. A
 key that none of this package's nodes has is refused if it was set for one of them by name, or by a
 bare ``-p`` (one without a node's name). A key in a section for nodes of any name may be meant for
 another package's node, so it causes only a warning. The same holds for a bare ``-p`` with the
@@ -60,7 +60,7 @@ _FORMS = {
     'parameter override': "-p NAME:=VALUE, or -p NODE:NAME:=VALUE (NODE without '/'); the values "
     "of a list have one type, such as ['1', 'b']",
     'remap': "-r FROM:=TO; names have letters, digits and '_', no digit first, and one '/' "
-    "between two parts; the value of __ns begins with '/', that of __node has none",
+    "between two parts; the value of __ns begins with '/', that of __node has no '/'",
 }
 
 
@@ -81,7 +81,7 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
     if rule is not None:
         text = f"'{rule[2]}' can't be read; write {_FORMS[rule[1]]}"
     elif 'Unknown' in type(error).__name__:
-        forms = '--params-file FILE or -p NAME:=VALUE, with the space'
+        forms = '--params-file FILE or -p NAME:=VALUE, with a space before FILE or NAME'
         text = f'unknown: {text}; ' + (f'write {forms}' if '--param' in text else 'leave them out')
     return ConfigError(f'ROS arguments: {text}')
 
@@ -228,8 +228,8 @@ def check_start(
     Refuse or report keys, set at the start, that no node has: they are probably mistyped.
 
     A key that may be meant for another package's node causes a warning, see the docstring of this
-    module. A key that another node of this package has is ignored, unless the section or argument
-    that sets it has the name of the node that gets it.
+    module. A key that only another node of this package has is ignored, unless a section or an
+    argument that names this very node sets the key.
 
     :param nodes: all nodes of this process.
     :param component: whether the only node is a component of a container. Keys for all nodes, of a

@@ -121,7 +121,7 @@ def owners(parameter: str) -> list[str]:
 
 def belongs_elsewhere(parameter: str) -> str:
     """
-    Return the end of a message about a parameter that a node doesn't have: which nodes have it.
+    Return the end of a message about an unknown parameter: the nodes that have the parameter.
 
     The text is empty if no node of this package has the parameter. ``NODE.NAME`` counts as
     parameter ``NAME`` of node ``NODE``.
@@ -420,7 +420,7 @@ def judge_sections(
     file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
 ) -> list[Problem]:
     """
-    Return errors: sections that miss the node they were meant for, and keys given twice.
+    Return errors: sections that don't match the node they were meant for, and keys given twice.
 
     :param nodes: all nodes that will get the file.
     :param among: the sections of all files that the nodes get; empty: they get only this file.

@@ -534,8 +534,8 @@ class ResultBuffers:
 
     The buffer of a job that was given up becomes free again once that job's fence has signalled.
 
-    :param jobs: the object that counts the jobs that read each import; it is told of each job's
-        end.
+    :param jobs: the object that counts the jobs that read each import; this pool tells it when a
+        job ends.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
 class AxRuntimeAccelerator(AxRuntime):
     """
-    A Metis card through the runtime.
+    A Metis card that is used through the Voyager runtime.
 
     The accelerator owns the session with the runtime and, while a model is loaded, one worker for
     each core. :meth:`submit` only queues a job, at the worker of the core with the fewest jobs.

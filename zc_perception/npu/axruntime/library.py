@@ -286,7 +286,7 @@ _ADVICE = {
         "check that 'axdevice' lists the device; 'axdevice --refresh' or "
         'a power cycle brings it back'
     ),
-    Result.DEVICE_IN_USE: 'Metis devices are exclusive to one process',
+    Result.DEVICE_IN_USE: 'a Metis device is exclusive to one process at a time',
     Result.INCOMPATIBLE_DEVICE: (
         "the firmware doesn't fit this runtime: update the firmware ('axdevice' shows its version)"
     ),
@@ -346,7 +346,7 @@ def _in_site_packages() -> list[str]:
 
 def candidates(library: str = '') -> list[str]:
     """
-    Return the paths where the library may be, best first; if *library* is given, only that.
+    Return the paths where the library may be, best first; if *library* is given, only that path.
 
     The order: the loader's search path, an activated SDK, wheels, and last the releases in
     ``/opt/axelera``, of which the newest comes first.
