@@ -569,16 +569,16 @@ def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_pa
     assert store.current == GOOD.scaled(320, 180) and store.notices == () and not store.wrong
     assert CameraInfoStore(str(path), 'front', (320, 180)).notices == (
         f"calibration '{path}' is for 640x360 pictures, the camera gives 320x180: camera_info is "
-        "published without it; calibrate at the camera's size, run it at the calibration's size, "
-        "set 'rescale_camera_info' if pictures of both sizes show the same view, or set "
-        "'camera_info_url' to a file that fits",
+        "published without the calibration; calibrate at the camera's size, run the camera at the "
+        "calibration's size, set 'rescale_camera_info' if pictures of both sizes show the same "
+        "view, or set 'camera_info_url' to a file that fits",
     )
     store.resize(640, 480)
     (notice,) = store.notices
     assert store.current == uncalibrated(640, 480) and store.wrong
     assert (
-        "without it, because it can't be scaled: 640x360 and 640x480 do not have the same shape"
-        in notice
+        "without the calibration, because it can't be scaled: 640x360 and 640x480 do not have the "
+        'same shape' in notice
     )
     assert 'rescale_camera_info' not in notice
     store.replace(replace(GOOD, width=640, height=480))

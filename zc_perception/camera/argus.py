@@ -14,13 +14,14 @@
 # limitations under the License.
 
 """
-The Argus camera of a Jetson: ``nvarguscamerasrc``, whose frames are the ISP's own dma-bufs.
+The Argus camera of a Jetson, which uses GStreamer's source element ``nvarguscamerasrc``.
 
 The source gives buffers in NVMM, NVIDIA's memory for GStreamer. A mapped NVMM buffer doesn't
-contain the pixels: it contains the struct ``NvBufSurface``. The struct's first entry gives an
-image's file descriptor, real pitch and offsets, and colours (NV12 is limited range, NV12_ER full
-range). The image's memory belongs to GStreamer's pool. So this camera holds the GstBuffer while
-the frame is leased, because GStreamer would otherwise fill the memory with a new frame.
+contain the pixels: it contains the struct ``NvBufSurface``. The struct's first entry gives the
+image's file descriptor, its real pitch and offsets, and its colours (NV12 is limited range,
+NV12_ER full range). The image's memory belongs to GStreamer's pool. So this camera holds the
+GstBuffer while the frame is leased, because GStreamer would otherwise fill the memory with a new
+frame.
 
 Sensors' images often have a block-linear layout. Consumers that can use this layout get the images
 without a copy. For other consumers the VIC (NVIDIA's video image compositor) copies each image
@@ -361,8 +362,8 @@ class ArgusCamera(GStreamerCamera, ArgusKind):
 
     def _begin(self, first: Sample) -> None:
         super()._begin(first)
-        # Take the colorimetry from the NvBufSurface: the caps don't say whether its range is
-        # full or limited.
+        # Take the colorimetry from the NvBufSurface: the caps don't say whether the colours' range
+        # is full or limited.
         self._colorimetry = self._colours
 
     def _begin_copying(self, first: Sample, reason: str) -> None:
@@ -521,7 +522,8 @@ class ArgusCamera(GStreamerCamera, ArgusKind):
         if self._vic is not None:
             found.append(
                 f'{self._where} gives block-linear images, but a consumer needs linear images; '
-                'the VIC copies each frame to a linear image (this needs memory bandwidth, no CPU)'
+                'the VIC copies each frame to a linear image (this takes memory bandwidth, but no '
+                'CPU time)'
             )
         return found
 

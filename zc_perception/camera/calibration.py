@@ -160,7 +160,8 @@ class Calibration:
             return None
         return (
             f"calibration '{source}' is for {self.width}x{self.height} pictures, "
-            f'the camera gives {width}x{height}: camera_info is published without it'
+            f'the camera gives {width}x{height}: camera_info is published without '
+            'the calibration'
         )
 
     def scaled(self, width: int, height: int) -> Calibration:
@@ -443,7 +444,7 @@ def _matrix(
     """
     Return a matrix's values from the calibration file; *columns* 0: any number of columns.
 
-    :param miscounted: whether a file may say ``cols: 5`` although *data* has more or fewer values.
+    :param miscounted: whether a file may say ``cols: 5`` although ``data`` doesn't have 5 values.
     :raises ConfigError: the matrix's shape or one of its values is wrong.
     """
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
@@ -607,7 +608,8 @@ def calibration_path(
     package, _, path = rest.partition('/')
     if not package or not path:
         raise ConfigError(
-            f'{said}; a package URL is package://PACKAGE/path, with a path in its share folder'
+            f'{said}; a package URL is package://PACKAGE/path, with a path in the share folder '
+            'of this package'
         )
     if package_folder is None:
         raise ConfigError(f"{said}; this program can't look up packages, use file://")
@@ -788,9 +790,10 @@ class CameraInfoStore:
         """
         Whether the user has to correct the configuration.
 
-        This is so if the file that ``camera_info_url`` names doesn't exist, or if the calibration
-        in the file has :attr:`troubles`. It is not so if the parameter is empty and the camera was
-        never calibrated. A file that can't be used sets :attr:`failure` instead.
+        ``True``: the file that ``camera_info_url`` names doesn't exist, or the calibration in the
+        file has :attr:`troubles`. ``False``: the calibration is good, or ``camera_info_url`` is
+        empty and the camera was never calibrated, or the file can't be used (then :attr:`failure`
+        says why).
         """
         return (self._missing and self._named) or (
             self.calibration.calibrated and bool(self.troubles)
@@ -833,8 +836,8 @@ class CameraInfoStore:
             found.append(
                 (
                     mismatch,
-                    f"calibrate at the camera's size, run it at the calibration's size, {scale}or "
-                    "set 'camera_info_url' to a file that fits",
+                    "calibrate at the camera's size, run the camera at the calibration's size, "
+                    f"{scale}or set 'camera_info_url' to a file that fits",
                 )
             )
         other = self.calibration.camera_name

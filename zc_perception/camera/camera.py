@@ -158,7 +158,7 @@ class ControlInfo:
     """
     One control of a camera, such as the brightness, with the control's present value.
 
-    :param name: the driver's name in lower case with underscores, unique on its camera.
+    :param name: the title in lower case with underscores; no other control of the camera has it.
     :param minimum: the smallest value; 0 for a bitmask.
     :param maximum: the largest value; for a bitmask, the value with all allowed bits set.
     :param step: the difference between neighbouring values; drivers round other values.
@@ -220,7 +220,9 @@ def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
     """
     what = f"{camera}: control '{info.name}'"
     if info.kind == 'string':
-        raise ConfigError(f"{what} is a text, which can't be set here; use v4l2-ctl --set-ctrl")
+        raise ConfigError(
+            f"{what} is a text, which this package can't set; use v4l2-ctl --set-ctrl"
+        )
     if info.read_only:
         raise ConfigError(f"{what} is read-only; it is {info.value} and can't be set to {value!r}")
     if info.kind == 'button':
@@ -595,8 +597,7 @@ class Camera(ABC):
         """
         Return the next frame.
 
-        ``None``: the frame was dropped, none came within a bounded wait, or the camera was
-        stopped.
+        ``None``: the frame was dropped, no frame came in time, or the camera was stopped.
 
         :raises CameraError: the source failed.
         """
@@ -644,8 +645,8 @@ def heap_pool(
     :param heaps: open heaps, which include the heap that *settings* name; the heaps must stay open
         as long as the pool.
     :param name: the producer's name, for messages.
-    :param reserve: number of slots that the producer needs for itself; if it is larger than the
-        number of slots in the pool, that number is used instead.
+    :param reserve: number of slots that the producer needs for itself. If the pool has fewer
+        slots, all of them are reserved.
     :raises AllocationError: there is no memory, or the heap can't be opened any more.
     """
     if settings.heap is not None:

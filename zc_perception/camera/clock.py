@@ -22,7 +22,7 @@ back.
 
 A measurement reads both clocks. It is wrong if the scheduler interrupts the thread between the
 reads. So the driver's clock is read before and after the ROS clock, several times if needed. The
-measurement with the shortest time between these reads is used.
+measurement with the shortest time between the two reads of the driver's clock is used.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ SYSTEM_CLOCKS = SystemClocks()
 # Reading both clocks was not interrupted if it took at most this time.
 _TIGHT_NS = 20_000
 _MAX_READS = 6
-# If reading both clocks took longer than this, the new offset isn't used, unless it differs from
-# the previous offset by more than the error that the new measurement may have.
+# If reading both clocks took longer than this, the new offset isn't exact. Then it is used only if
+# it differs from the previous offset by more than its possible error.
 _WIDE_NS = 200_000
 # A change of the offset counts as a step if it is too large for drift: more than 1 ms plus a
 # thousandth of the time since the last measurement (NTP slews by at most 1/2000).

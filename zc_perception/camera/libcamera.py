@@ -330,7 +330,9 @@ class LibcameraCamera(Camera):
     HELD = RESERVE
     CHECKS = (
         Check(
-            'libcamera.bindings', "libcamera's Python module and its cameras", libcamera_bindings
+            'libcamera.bindings',
+            "whether libcamera's Python module loads, and which cameras it lists",
+            libcamera_bindings,
         ),
     )
 
@@ -349,7 +351,8 @@ class LibcameraCamera(Camera):
         self._queue_lock = threading.Lock()
         self._queue_error: CameraError | None = None
         self._queue_error_at = 0.0
-        # A camera whose requests were cancelled is started, but gets no more requests.
+        # After libcamera has cancelled requests, _streaming is False: no more requests are queued.
+        # _started stays True, because close() has to stop the camera.
         self._started = self._streaming = False
         self._stopped = self._acquired = self._closed = False
         self._last_sequence: int | None = None
@@ -616,8 +619,8 @@ class LibcameraCamera(Camera):
                     self._streaming = False
                 pool.discard(slot)
                 raise CameraLostError(
-                    f"camera '{self._camera.id}': libcamera cancelled its requests; plug it in "
-                    'again, or see the kernel log'
+                    f"camera '{self._camera.id}': libcamera cancelled its requests; plug the "
+                    'camera in again, or see the kernel log'
                 )
             pool.discard(slot)
             return None

@@ -21,8 +21,8 @@ which lists the finished files. The ``.mcap`` files follow https://mcap.dev/spec
 ``ros2`` and uncompressed chunks. If the recorder is killed, only the last chunk is lost. Schemas
 and channels stand before the chunks that use them, so a file without its end can be read record by
 record, and :func:`finish_recording` can write the end later. The package has its own writer,
-because rosbags' writer can neither split a recording nor flush, and rosdep can't install the
-library ``mcap``. The tests read the files with ``rosbags`` and with ``mcap``.
+because rosbags' writer can neither split a recording nor flush its data, and rosdep can't install
+the library ``mcap``. The tests read the files with ``rosbags`` and with ``mcap``.
 
 A frame is a ``sensor_msgs/Image`` that keeps the format and every bit of the pixels, without
 padding between rows or planes. The encoding is ROS's name where ROS has one, else the DRM format's
@@ -302,7 +302,7 @@ class McapWriter:
         self, channel: int, log_ns: int, publish_ns: int, sequence: int, *parts: Bytes
     ) -> None:
         """
-        Append a message. If at least 1 MiB of messages then waits, call :meth:`flush`.
+        Append a message. If 1 MiB or more now waits, write all waiting messages (:meth:`flush`).
 
         *parts* are the message's bytes; the caller must not change them before :meth:`flush`.
         """
@@ -628,7 +628,7 @@ def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str
         listed = describe(parts).encode()
         if parts and (not there or (ours and there != listed)):
             write_whole(metadata, listed)
-            said.append(f"'{metadata}' lists {len(parts)} files")
+            said.append(f"'{metadata}' was written; it lists {len(parts)} files")
     except OSError as error:
         raise ConfigError(
             f"'{error.filename or folder}' can't be finished: {error.strerror}; "

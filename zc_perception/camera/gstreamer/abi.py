@@ -260,7 +260,7 @@ class GStreamer:
         self.crop_meta_type: int = self.gst_video_crop_meta_api_get_type()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        raise AttributeError(f'{name} is not among the GStreamer functions that are loaded here')
+        raise AttributeError(f'{name} is no GStreamer function that this package loads')
 
     def take_text(self, address: int | None) -> str:
         """Return the string at *address*, and free its memory."""

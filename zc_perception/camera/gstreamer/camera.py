@@ -107,8 +107,9 @@ class GStreamerCamera(GStreamerKind):
     The constructor starts the pipeline, because the first frame shows the format of all frames. If
     the pipeline can give several formats, it is asked for one that the consumers accept.
 
-    After a change of caps :meth:`close` leaves the pipeline running. The next camera, whose
-    options have this camera as ``before``, takes it over, or :meth:`close_rest` ends it.
+    After a change of caps, :meth:`close` leaves the pipeline running. The next camera, whose
+    options have this camera as ``before``, takes the pipeline over. If no camera follows,
+    :meth:`close_rest` closes the pipeline.
 
     :param start_timeout_s: the longest wait for the first frame, in seconds.
     :raises ConfigError: GStreamer isn't installed, the pipeline can't be made, or its frames
@@ -249,7 +250,7 @@ class GStreamerCamera(GStreamerKind):
         if self._format.nvmm:
             raise FormatError(
                 'its frames are in NVMM memory; use camera: argus, or put '
-                "'nvvidconv ! video/x-raw' at its end"
+                "'nvvidconv ! video/x-raw' at the pipeline's end"
             )
         return FrameReader(self._gst, self._format)
 
@@ -261,7 +262,7 @@ class GStreamerCamera(GStreamerKind):
             )
         if self._format.modifier != LINEAR:
             raise FormatError(
-                f'{reason}, and a frame of {modifier_name(self._format.modifier)} '
+                f'{reason}, and a frame with modifier {modifier_name(self._format.modifier)} '
                 f"can't be copied; {_ADVICE}, or add an element that makes LINEAR frames, like "
                 'videoconvert'
             )
@@ -559,7 +560,7 @@ PURPOSES = {
     ),
     'v4l2src': ('V4L2 cameras in pipelines', 'apt install gstreamer1.0-plugins-good'),
     'nvarguscamerasrc': ("the Argus camera (ZED X through Jetson's ISP)", _JETPACK),
-    'nvv4l2camerasrc': ('V4L2 cameras into NVMM memory', _JETPACK),
+    'nvv4l2camerasrc': ('V4L2 cameras that write frames into NVMM memory', _JETPACK),
     'nvvidconv': ('conversions in NVMM memory', _JETPACK),
     'libcamerasrc': ('libcamera in pipelines', 'apt install gstreamer1.0-libcamera'),
 }
@@ -598,7 +599,7 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
         return
     wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.kind, ())}
     if all(camera['pipeline'].strip() for camera in needs.cameras if camera.kind == 'argus'):
-        # Here the user wrote all argus cameras' pipelines, and this package makes none of them. So
+        # The user wrote the pipelines of all argus cameras; this package makes none. So
         # nvarguscamerasrc is needed only if one of the pipelines names it.
         wanted.discard('nvarguscamerasrc')
     pipelines = [camera['pipeline'] for camera in needs.cameras if camera.kind in _OF_CAMERA]
@@ -676,7 +677,7 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
 
 
 def describe_gstreamer(*elements: str) -> dict[str, Any]:
-    """Return GStreamer's version and whether it has each of *elements*, or why it can't load."""
+    """Return GStreamer's version, and whether each of *elements* is installed; or the error."""
     try:
         gst = load_gstreamer()
     except ZcError as error:

@@ -21,8 +21,8 @@ don't show whether a frame is in dma-bufs: even with plain ``video/x-raw`` caps,
 be in dma-bufs. Only the type of the frame's memories shows this.
 
 In the other direction, :func:`offered_caps` makes caps of the formats that consumers accept. The
-sink answers the CAPS query with these caps. The elements before the sink then convert, or choose
-another mode of their device, if they can.
+sink answers the CAPS query with these caps. The elements before the sink then convert their
+frames, or choose another mode of their device, if they can.
 
 Source: GStreamer's *DMA buffers* design, *GstVideoMeta*, *GstVideoCropMeta*, *GstFdMemory* and
 *GstDmaBufMemory* documentation. In caps with the feature ``memory:DMABuf`` the format is

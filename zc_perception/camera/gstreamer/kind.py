@@ -54,12 +54,12 @@ class GStreamerKind(Camera):
     CHECKS: ClassVar[Sequence[Check]] = (
         Check(
             'gstreamer.library',
-            'GStreamer, and its version',
+            'whether GStreamer loads, and its version',
             'zc_perception.camera.gstreamer.camera:gstreamer_library',
         ),
         Check(
             'gstreamer.elements',
-            'the elements that cameras use',
+            'which of the GStreamer elements that cameras use are installed',
             'zc_perception.camera.gstreamer.camera:gstreamer_elements',
         ),
         Check(
@@ -135,7 +135,7 @@ class ArgusKind(GStreamerKind):
         ),
         Check(
             'jetson.vic',
-            "the video image compositor's library",
+            "whether the video image compositor's library loads",
             'zc_perception.camera.argus:vic',
         ),
     )

@@ -517,8 +517,8 @@ class Pipeline(BarePipeline):
         Answer that the source may choose strides, and that this package holds several buffers.
 
         Without the first answer, a V4L2 source copies every frame whose rows are padded. Without
-        the second, the source has too few buffers, and copies frames while this package holds
-        some. Both copies go to system memory, without a message.
+        the second answer, the source has too few buffers, and copies frames while this package
+        holds its buffers. The source copies to system memory, and reports neither kind of copy.
 
         :returns: ``False`` if the stream isn't raw video; then the query isn't answered.
         """
