@@ -88,8 +88,8 @@ class MaskPainter:
     """
     Paint masks into a picture of labels, in which each pixel holds a detection's number.
 
-    Each call first sets the boxes that the previous call painted to 0. To save time, the call
-    doesn't clear the rest of the picture. Only one thread may use a painter.
+    Each call first clears (sets to 0) the boxes in which the previous call painted. To save time,
+    it doesn't clear the rest of the picture. Only one thread may use a painter.
 
     :param masks: the number of mask coefficients in each row.
     """

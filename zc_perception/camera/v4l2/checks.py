@@ -74,8 +74,8 @@ def video(system: System, node: str) -> Iterator[DeviceFile]:
             _TURN.release()
 
 
-# Some drivers list a hundred formats. So the check queries rates only for this many formats (the
-# best ones) and for JPEGs, and only for this many sizes of each.
+# Some drivers list a hundred formats. So the check queries rates only for JPEGs and for the best
+# _RATED_FORMATS formats, and only for _RATED_SIZES sizes of each format.
 _RATED_FORMATS, _RATED_SIZES = 8, 64
 
 
@@ -88,8 +88,8 @@ class CameraView:
     :param busy: whether another program, or another open file, has buffers of the device.
     :param imports: whether the driver can import a heap's buffers (``memory: import``); ``None``:
         the driver doesn't report it.
-    :param formats: formats, the best first, with their sizes and the rates of each size. If the
-        rates have no entry for a size, the driver wasn't asked for them, or gave no answer.
+    :param formats: formats, the best first, with their sizes and the rates of each size. If a
+        size has no entry in the rates, the driver wasn't asked for its rates, or didn't answer.
     """
 
     driver: str
@@ -253,11 +253,11 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
         'there is no V4L2 camera' + ('' if nodes else ': no /dev/video*'),
     )
     if need is Need.UNUSED and not captures:
-        yield skip(f'{found}, and none is needed')
+        yield skip(f'{found}; the parameter file needs no V4L2 camera')
     elif not captures and (need is Need.POSSIBLE or not nodes):
         advice = (
             'plug a camera in, load its driver, or give the container its device node (--device '
-            '/dev/video0); cameras that draw their frames, such as synthetic, need no device'
+            '/dev/video0); camera synthetic draws its frames itself, and needs no device'
         )
         yield Finding(need.missing, found, advice)
 
@@ -307,8 +307,8 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
         with video(system, device) as file:
             view = look_at(file)
             if view.role != 'capture':
-                found = f'{device} ({view.card}) gives no pictures ({view.role})'
-                return fail(found, f'set device to a camera: {there}', subject)
+                found = f'{device} ({view.card}) gives no pictures (its role: {view.role})'
+                return fail(found, f'set device to a camera; device nodes: {there}', subject)
             return _offered(system, needs, camera, view, V4l2Device(file))
     except OSError as error:
         if error.errno == errno.ENOENT:
@@ -322,7 +322,9 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
         return _refused(system, Status.FAIL, device, error.errno or errno.EIO, subject)
     except CameraError as error:
         return fail(
-            f'{device} does not answer: {error}', f'set device to another camera: {there}', subject
+            f'{device} does not answer: {error}',
+            f'set device to another camera; device nodes: {there}',
+            subject,
         )
 
 
@@ -353,7 +355,7 @@ def _offered(
         steps.append(INSTALL)
     except ZcError as error:
         wrong.append(str(error))
-        steps.append('set pixel_format, width and height to what it offers, or use another camera')
+        steps.append('set pixel_format, width and height to what the camera offers')
     else:
         figures['nv12'] = choice.jpeg is not None or any(
             offer.fourcc == NV12 for offer in choice.offers
@@ -370,8 +372,8 @@ def _offered(
     if not figures['nv12'] and camera['pixel_format'] == 'auto':
         status = Status.FAIL if needs.accelerator('axl') is Need.REQUIRED else Status.WARN
         advice = (
-            'use a camera or mode with NV12, or see check metis.ioctls: the card may '
-            'import one of these formats'
+            'use a camera that offers NV12, or see check metis.ioctls: the Metis card may '
+            "import one of this camera's formats"
         )
         if choice.notices:
             advice += f'; JPEGs would become NV12: {INSTALL}'
@@ -383,14 +385,14 @@ def _offered(
     rate = f' at {camera["framerate"]:g} Hz' if camera['framerate'] else ''
     return ok(
         f'{where} offers what the parameters ask for: {size_text(choice.size)}{rate}, '
-        f'{camera["pixel_format"]}',
+        f'pixel_format {camera["pixel_format"]}',
         camera.node,
         **figures,
     )
 
 
 def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> list[str]:
-    """Return the rates that the driver lists, if the wanted rate isn't among them; else none."""
+    """Return the rates that the driver lists; an empty list if the wanted rate is among them."""
     found: list[str] = []
     codes = [
         *(code for offer in choice.offers for code in offer.codes),
@@ -408,7 +410,7 @@ def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> lis
 
 
 def picture_size(system: System, values: Mapping[str, Any]) -> Size:
-    """Return the picture size that the device is set to; UNKNOWN: it can't be queried."""
+    """Return the picture size that the device is set to; UNKNOWN: the query failed."""
     with suppress(ZcError, OSError), video(system, values['device']) as file:
         return V4l2Device(file).get_format().size
     return UNKNOWN
@@ -439,7 +441,7 @@ def driver_pool(
             planned = plan(Known(own, choice.size, known), agree, own_heap=heaps is not None)
             settings = planned.settings
             code = choice.code(settings.format, settings.placement)
-            assert code is not None, 'the camera agreed on it'
+            assert code is not None, 'the camera agreed on this format'
             if code in JPEGS:
                 heap = '' if settings.heap is None else settings.heap.name
                 return replace(planned, heap=heap)

@@ -404,7 +404,7 @@ class FrameMemory(ABC):
         """
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
-        """Make the buffers of *count* frames; return their number, which the driver may change."""
+        """Make buffers of *count* frames; return the frames' number, as the driver changed it."""
         made, _ = self._device.request_buffers(min(count, MOST_BUFFERS), self.memory)
         self._make(min(made, MOST_BUFFERS), driver)
         return len(self._made)
@@ -629,7 +629,7 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
     except CameraError as error:
         if mode == 'export':
             raise CameraError(
-                f"{error}; its buffers can't be exported, try memory: import"
+                f"{error}; the driver's buffers can't be exported: try memory: import"
             ) from error
         reason = f"the driver's own buffers are not used: {error}"
         try:

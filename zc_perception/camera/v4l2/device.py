@@ -136,7 +136,7 @@ _HINTS = {
         'dma_heap/linux,cma, or memory: export'
     ),
     ('REQBUFS', errno.ENOMEM): 'use fewer slots or a smaller image',
-    ('REQBUFS', errno.EINVAL): 'the driver has no buffers of that memory type',
+    ('REQBUFS', errno.EINVAL): 'the driver does not support the requested type of buffer memory',
 }
 
 
@@ -155,7 +155,7 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
 
 
 def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
-    """Return the answer of VIDIOC_QUERYCAP, and the CAP_* bits of this device file alone."""
+    """Return VIDIOC_QUERYCAP's answer, and this file's CAP_* bits (not all bits of the card)."""
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
     return (
@@ -391,7 +391,7 @@ class V4l2Device:
         if field not in _WHOLE_FIELDS:
             raise CameraError(
                 f"'{self.path}' ({self.card}) delivers single fields (field {field}), not "
-                'pictures; put a deinterlacer before it'
+                'pictures; set the video source to a progressive mode'
             )
         return answer
 
@@ -446,7 +446,7 @@ class V4l2Device:
         """
         Make *count* buffers; return how many were made, and the BUF_CAP_* bits.
 
-        With 0 the driver frees all buffers. The bits are 0 before Linux 4.20.
+        If *count* is 0, the driver frees all buffers. The bits are 0 before Linux 4.20.
         """
         argument = abi.RequestBuffers(count=count, type=self.type, memory=memory)
         self.call('REQBUFS', abi.VIDIOC_REQBUFS, argument)

@@ -49,7 +49,7 @@ JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
 
 @dataclass(frozen=True)
 class DriverPlane:
-    """One of a frame's buffers: bytes per row of the first plane in it, and the buffer's bytes."""
+    """One of a frame's buffers: the bytes per row of its first plane, and its size in bytes."""
 
     stride: int
     size: int
@@ -132,8 +132,8 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
             stride, rest = divmod(stride * numerator, denominator)
             if rest:
                 raise LayoutError(
-                    f'plane {index}: bytesperline {driver.planes[0].stride} of {name} leaves '
-                    'no whole stride for this plane'
+                    f'plane {index}: its stride is no whole number, because bytesperline of '
+                    f'{name} is {driver.planes[0].stride}'
                 )
         else:
             place = offsets[index]
@@ -188,7 +188,7 @@ class FormatOffer:
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """V4L2's fourccs of this format: for one buffer, then for a buffer per plane."""
+        """V4L2's fourccs of this format: for all planes in one buffer, for a buffer per plane."""
         return tuple(code for code in (self.one_buffer, self.per_plane) if code is not None)
 
     def code(self, placement: Placement | None) -> int | None:

@@ -70,8 +70,8 @@ class V4l2(Camera):
     PARAMETERS = (
         ParameterSpec('device', '/dev/video0', ('device node. A camera that was lost is found '
                                                 'again at any device node.')),
-        ParameterSpec('input', -1, ('number of the input to use, such as HDMI or SDI. -1: the '
-                                    'input is not changed.'), '', -1, 63),
+        ParameterSpec('input', -1, ("number of the device's input to use (inputs are for example "
+                                    'HDMI and SDI). -1: the input is not changed.'), '', -1, 63),
         ParameterSpec('pixel_format', 'auto', "the driver's fourcc, such as NV12, YUYV, MJPG. "
                                               'auto: the cheapest format that all consumers '
                       'accept and that keeps the framerate.'),
@@ -83,7 +83,7 @@ class V4l2(Camera):
     CHECKS = (
         Check(
             'cameras.devices',
-            'each /dev/video*: driver, card, formats, sizes, rates, programs that use it',
+            'the driver, card, formats, sizes and rates of each /dev/video*, and who uses it',
             'zc_perception.camera.v4l2.checks:camera_devices',
         ),
     )
@@ -125,7 +125,7 @@ class V4l2(Camera):
         if found is not None or not all(size):
             return found
         fourcc = NV12
-        # FormatError: the name is 'auto', a JPEG's, or unknown to this package
+        # FormatError: pixel_format is 'auto', a fourcc of JPEGs, or unknown to this package
         with contextlib.suppress(FormatError):
             fourcc = from_v4l2(values['pixel_format']).fourcc
         known = estimated(size, cls.MEMORY, cls.HELD, fourcc, MOST_BUFFERS)

@@ -306,7 +306,7 @@ class Boxes(Head):
         classes = self._spec.num_classes
         if 'scores' in parts:
             tensor, four = parts['box']
-            # The filter reads all rows, because how many are in use changes from frame to frame.
+            # The filter reads all rows, because the number of rows in use differs between frames.
             found = self._filters.reader(outputs, box).find(self._classes(every)[1], limits.score)
             used = np.searchsorted(found.cells, len(four))
             found = Found(found.cells[:used], found.classes[:used], found.scores[:used])

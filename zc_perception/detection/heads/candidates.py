@@ -87,7 +87,7 @@ class Candidates(NamedTuple):
 
 # cv2.dnn.NMSBoxes, which suppresses duplicates, also drops boxes whose score isn't above zero. If
 # the score threshold is above this number, all candidates have scores above zero, even as float32.
-# Then _keep_few(), which calls cv2.dnn.NMSBoxes, loses no box by this.
+# Then _keep_few() can call cv2.dnn.NMSBoxes without losing a box.
 _ABOVE_ZERO = 1e-30
 _NO_ROWS = np.zeros(0, np.intp)
 NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), _NO_ROWS, _NO_ROWS)
@@ -538,8 +538,8 @@ def _opencv(
 # Oriented boxes are compared in batches of this size. This limits the memory, and it ends the work
 # soon after enough boxes are found.
 _TURNED_CHUNK = 256
-# As in Ultralytics' probiou: _SMALL prevents a division by zero, and no distance of two boxes
-# counts as more than _FARTHEST.
+# As in Ultralytics' probiou: _SMALL prevents a division by zero, and a distance between two boxes
+# that is above _FARTHEST counts as _FARTHEST.
 _SMALL = 1e-7
 _FARTHEST = 100.0
 Turned = NDArray[np.float64]
