@@ -37,7 +37,8 @@ NO_DESCRIPTOR: Mapping[int, str] = {
 """
 What to do when no file descriptor is left, by errno.
 
-The meaning of other errnos depends on the system call, so each driver has its own table.
+The meaning of other errnos depends on the system call. So modules that make system calls have
+tables of their own.
 """
 _MOST_SHOWN = 120
 # Larger integers are not converted: str() raises above 4,300 digits, which are about 14,000 bits

@@ -309,7 +309,9 @@ class Frame:
         slot.sequence = sequence
         lease = pool.lease(slot, slot.generation, pool.name)
         if lease is None:
-            raise StaleFrameError(f'the quota of {pool.name} leaves it no lease; remove the quota')
+            raise StaleFrameError(
+                f'the quota of {pool.name} allows no lease for its own frame; remove the quota'
+            )
         return cls(data, lease)
 
     @property

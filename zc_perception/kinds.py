@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Find the classes that a parameter selects by name: the kinds of camera, accelerator and head.
+Find the classes that a user selects by name: the kinds of camera, accelerator and head.
 
 Each :class:`Kinds` lists this package's kinds. Other packages add kinds by entry points, in the
 groups ``zc_perception.*`` below. An entry point is part of the metadata of an installed package,
@@ -145,7 +145,7 @@ class Declared(Generic[T]):
 @dataclass(frozen=True, eq=False)
 class Kinds(Generic[T]):
     """
-    The classes that one parameter selects by name, of this package and of other packages.
+    All kinds of camera (or of accelerator, or of head): this package's and other packages'.
 
     A kind's class declares everything about itself, such as its parameters in ``PARAMETERS``,
     whose descriptions don't name the kind. Nodes, launch files, ``--help``, the YAML schema and

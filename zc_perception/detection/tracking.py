@@ -39,8 +39,8 @@ from zc_perception.parameters import ParameterSpec
 
 NONE, BYTETRACK = 'none', 'bytetrack'
 PARAMETERS = (
-    ParameterSpec('tracking', NONE, ('bytetrack: each object has the same number in every '
-                                     'frame, in the id of its detection.'),
+    ParameterSpec('tracking', NONE, ("bytetrack: the id of an object's detections is a number "
+                                     'that stays the same in every frame. none: no ids.'),
                   choices=(NONE, BYTETRACK), dynamic=True),
     ParameterSpec('track_score', 0.5, ('tracking: a detection needs at least this score to begin '
                                        'a track; with a lower one it can only continue a track.'),
@@ -180,8 +180,9 @@ class Tracking:
                 tracks = None
             else:
                 tracks = tracks.chosen(stamp_ns - tracks.seen <= settings.lost_ns)
-                # A track without a box in the last frame keeps its size. Its last boxes may have
-                # shrunk because another object covered it; a prediction would shrink them further.
+                # A track without a box in the last frame keeps its size. Before that, its boxes
+                # may have shrunk because another object covered a part of this object; predicted
+                # sizes would shrink further.
                 tracks.speed[tracks.seen != before, 2:] = 0.0
                 tracks.predict((stamp_ns - before) / 1e9)
         ids = np.zeros(len(found), np.int64)

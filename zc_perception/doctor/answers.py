@@ -86,7 +86,7 @@ def try_model(text: str) -> dict[str, Any]:
 
 
 def _middlewares() -> list[str]:
-    """Return the RMW implementations that are installed, also as Python wheels."""
+    """Return the installed RMW implementations, including those from Python wheels."""
     found = set()
     for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep):
         folder = os.path.join(prefix, 'share/ament_index/resource_index/rmw_typesupport')

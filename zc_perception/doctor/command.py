@@ -127,7 +127,11 @@ _LAST = (
     ),
     Check('ros.distribution', 'the ROS 2 distribution', node_checks.ros_distribution),
     Check('ros.rclpy', 'whether rclpy works, and its version', node_checks.ros_rclpy),
-    Check('ros.middleware', 'the RMW, and whether it is installed', node_checks.ros_middleware),
+    Check(
+        'ros.middleware',
+        'the ROS middleware (RMW), and whether it is installed',
+        node_checks.ros_middleware,
+    ),
     Check(
         'ros.messages', 'whether the message packages can be imported', node_checks.ros_messages
     ),
@@ -148,7 +152,7 @@ _LAST = (
     ),
     Check(
         'agreement.running',
-        'the buffers that running nodes agreed on, the alternatives, and refused consumers',
+        'the buffers that running nodes agreed on, the possible formats, and refused consumers',
         node_checks.running_agreements,
     ),
     Check(
@@ -254,7 +258,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
-    except (Exception, SystemExit) as error:  # a bug here must not hide other checks' findings
+    except (Exception, SystemExit) as error:  # one check's bug must not hide others' findings
         return [*found, *_not_checked(check, one_line(error))]
     return found or _not_checked(check, 'the check gave no result')
 
@@ -330,7 +334,7 @@ def lines_of(result: Result, verbose: bool) -> Iterator[str]:
         text = ', '.join(f'{name}={value}' for name, value in finding.figures.items())
         yield printable(
             '      '
-            f'{text if len(text) <= _LONGEST else text[:_LONGEST] + " … (--json has it all)"}'
+            f'{text if len(text) <= _LONGEST else text[:_LONGEST] + " … (all figures: --json)"}'
         )
 
 

@@ -190,7 +190,7 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
         )
     else:
         yield ok(
-            f'memory may be locked {text}{"" if wanted else ", and no node needs it"}', **figures
+            f'memory may be locked {text}{"" if wanted else ", and no node locks any"}', **figures
         )
 
 
@@ -317,7 +317,7 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
         need = Need.REQUIRED if needs.device_imports else Need.POSSIBLE
         if needs.known and not needs.heaps and need is Need.POSSIBLE:
             yield skip(
-                'no heap can be used, and none is needed: the cameras bring their own buffers'
+                'no heap can be used, but the cameras need none: they have buffers of their own'
             )
         else:
             yield Finding(need.missing, f'no heap can be used; {_OTHERWISE}', _ENABLE)
@@ -384,13 +384,13 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         yield fail(f'the contiguous pool is too small: {text}', _LARGER, **figures)
     elif sure > free:
         waiting = (
-            'end the programs that hold its memory (the nodes themselves, if they run), or '
+            "end the programs that hold the pool's memory (the nodes, if they run now), or "
             + _LARGER
         )
         yield fail(f'not enough of the contiguous pool is free: {text}', waiting, **figures)
     elif sure + perhaps > free and cma is not None:
         yield warn(
-            f'the contiguous pool may be too small, if these drivers allocate from it: {text}',
+            f"the contiguous pool may be too small, if cameras' drivers allocate from it: {text}",
             _LARGER,
             **figures,
         )
@@ -415,7 +415,7 @@ def _figures(pool: PoolNeed) -> dict[str, object]:
 
 def _described(pool: PoolNeed) -> str:
     if pool.problem:
-        return f'{pool.camera.label}: unknown size in {pool.memory}'
+        return f'{pool.camera.label}: a pool of unknown size in {pool.memory}'
     width, height = pool.size
     return (
         f'{pool.camera.label}: {pool.slots} slots of {width}x{height}, '
@@ -453,7 +453,8 @@ def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
             continue
         if same:
             yield ok(
-                f'allocated, mapped, synchronised, written and read back ({figures["exporter"]})',
+                'a buffer was allocated, mapped, synchronised, written and read back '
+                f'({figures["exporter"]})',
                 name,
                 **figures,
             )
@@ -520,4 +521,4 @@ def _fences(buffer: DmaBuf, name: str) -> Finding:
             )
     finally:
         fence.close()
-    return ok('a fence was taken out of a buffer, waited for and put back', name, supported=True)
+    return ok('a fence was exported from a buffer and imported again', name, supported=True)

@@ -55,7 +55,7 @@ from zc_perception.npu.selection import candidates
 
 
 def camera_class(camera: NodeNeed) -> type[Camera]:
-    """Return the class of a capture node's camera; ``Camera`` if that can't be imported."""
+    """Return the class of a node's camera; the base class if the class can't be imported."""
     try:
         return CAMERAS.load(camera.kind)
     except ConfigError:  # the check ``cameras.configured`` reports this failure

@@ -264,7 +264,7 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
         elif need.misfits:
             step = f'change the format, size or heap of {node}, or the accelerator of {beside}'
             found = (
-                'frames come as messages, which are copies, or not at all: '
+                'an accelerator gets frames as messages, which are copies, or gets no frames: '
                 f'{"; ".join(need.misfits)}'
             )
             yield Finding(Status.FAIL if required else Status.WARN, found, step, node)
@@ -458,7 +458,7 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
             f"{name} '{path}' has a segment of {size / _MIB:.1f} MiB, images have "
             f'{image / _MIB:.1f} MiB'
         )
-        yield warn(found, f'raise segment_size to at least {4 * image}', **figures)
+        yield warn(found, f'raise segment_size to at least {4 * image} bytes', **figures)
     else:
         yield ok(
             f'{path}: segment of {size / _MIB:.0f} MiB for images of {image / _MIB:.1f} MiB',
@@ -507,7 +507,7 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
         if number not in {*os.getgroups(), os.getegid()} and system.user:
             found = (
                 f"this user is not in group '{name}' (shared_memory_group), so its "
-                'nodes cannot give that group access to the folder'
+                "nodes cannot give this group access to the links' socket folder"
             )
             yield fail(found, f'usermod -aG {name} USER, and log in again', name, **figures)
             return

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 _STDOUT = '-'
 _WHAT = """Checks everything that the camera-to-NPU path needs, and prints the next step for each
 problem. A problem is a failure if the parameter file names the device, and a warning if 'auto' may
-choose it. Devices that the file does not use are not checked. Without a file, all are checked."""
+choose it. With a parameter file, only the devices that it uses are checked; without one, all
+devices are checked."""
 _EXAMPLES = (
     'zc_doctor',
     'zc_doctor --params-file my.yaml --verbose',

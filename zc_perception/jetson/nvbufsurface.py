@@ -604,7 +604,7 @@ class SurfaceCache:
                             if self._import is not None
                             else 'this release has no NvBufSurfaceImport'
                         )
-                        + '; use heap: nvbufsurface or a camera that delivers such buffers'
+                        + '; use heap: nvbufsurface, or a camera with NvBufSurface buffers'
                     )
                 opened.enter_context(contextlib.closing(OwnedSurface(self.library, pointer)))
             _check(pointer, image.layout, color_format)

@@ -225,7 +225,7 @@ def is_decoded(
 
     A single raw level without a batch axis has three axes, as a table with a batch axis has.
 
-    :param channels: the number of channels if a level is one tensor.
+    :param channels: the number of channels of a level that is one tensor.
     :param numbers: how many numbers a row of a table has. 0: a row has the same numbers as a cell
         of a level, so an output that can be a level or a table is read as a level.
     :raises AcceleratorError: the output can be a level or a table.

@@ -163,7 +163,7 @@ def _chosen(extras: HeadOptions) -> HeadOptions:
     """
     Return the head for an export that removes duplicates itself.
 
-    Such exports give corners, but centre and size for oriented boxes.
+    Such an export gives the corners of boxes; if boxes are oriented, it gives centre and size.
     """
     return {**_INPUT, **({'box_order': 'cxcywh'} if 'oriented' in extras else {}), **extras}
 
@@ -221,8 +221,8 @@ def _one_output(
                     'head: yolov5 (YOLOv6)',
                 ),
             )
-    # Ultralytics' releases before 8.4 don't write end2end, also not for YOLOv10, which removes
-    # duplicates itself. Its rows have 6 numbers.
+    # Ultralytics' releases before 8.4 don't write end2end, not even for YOLOv10, which removes
+    # duplicates itself. A row of YOLOv10's output has 6 numbers.
     old = said.get('task') == 'detect' and 'stride' in said and 'end2end' not in said
     if old and rows not in cells and (columns == 6 or (columns is None and rows == _CHOSEN)):
         return Recognised(dict(_INPUT))

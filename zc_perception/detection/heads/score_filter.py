@@ -144,8 +144,8 @@ def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
         return ''
     if not np.isfinite(scores).all():
         return (
-            'scores that are not finite (nan, inf): its numbers overflow; export it in float32 '
-            '(yolo export … half=False)'
+            "scores that are not finite (nan, inf): the model's numbers overflow; export the "
+            'model in float32 (yolo export … half=False)'
         )
     return (
         f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (sigmoid: '

@@ -79,7 +79,7 @@ class Ssd(Head):
         'class_agnostic': CLASS_AGNOSTIC,
         'variances': Key(
             array('two numbers above 0', number(above=0), 2, 2),
-            'Variances: the factor of the deltas of a centre, and that of the deltas of a size.',
+            'Two factors: for the deltas of the centre, and for the deltas of the size.',
             [0.1, 0.2],
         ),
         'background': Key(

@@ -183,8 +183,8 @@ class YoloV8(Head):
         'reg_max': Key(
             integer(1, 64),
             (
-                'Bins of the distribution of each distance (DFL); 1: distances in cells are given '
-                'directly.'
+                'Number of bins of the distribution of each distance (DFL); 1: the model gives '
+                'the distances themselves, in cells.'
             ),
             16,
         ),
