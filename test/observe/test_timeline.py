@@ -321,7 +321,7 @@ def test_a_deadline_s_late_frames_are_counted_by_the_stage_that_broke_it() -> No
     assert (found['frames'], found['late'], found['stages']) == (6, 1, {'publish': 1})
     assert _budget_line(found) == (
         '/inference: deadline 2 ms, 1 of 6 frames late (publish 1), '
-        'the worst 6.3 ms: publish took 5.6 ms, usually 0.6'
+        'the worst 6.3 ms: publish took 5.6 ms, usually 0.6 ms'
     )
     in_time = budget_of(NodeTrack('/inference', 'inference', 1, usual, 0.002))
     assert _budget_line(in_time) == '/inference: deadline 2 ms, 0 of 5 frames late'

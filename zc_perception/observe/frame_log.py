@@ -26,8 +26,8 @@ library. The layout of a log, with little-endian numbers:
 
 - 0 to 4 KiB: the header: :data:`HEADER`, then two words of 8 bytes, each written by one CPU store:
   the number of records written, and the time when the node closed the log.
-- 4 to 32 KiB: the facts: u64 generation (odd while the node writes them), u32 bytes, u32 CRC-32,
-  UTF-8 JSON.
+- 4 to 32 KiB: the node's facts (settings and counters): u64 generation (odd while the node writes
+  the facts), u32 bytes, u32 CRC-32, UTF-8 JSON.
 - 32 to 800 KiB: a ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes each; record *n*
   (from 1) is at (*n* - 1) mod capacity.
 
@@ -589,7 +589,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
         try:
             links = list(_links(pid, proc))
         except PermissionError:
-            hidden(pid, f'its open files ({proc}/{pid}/fd) may not be listed', _as_whom())
+            hidden(pid, f'this user may not list its open files ({proc}/{pid}/fd)', _as_whom())
             continue
         if pids is not None and not (proc / str(pid)).exists():
             hidden(pid, 'there is no such process', 'start it, or give another pid')
@@ -599,7 +599,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
             except (FileNotFoundError, ProcessLookupError):
                 continue  # the process has ended or closed the file since the links were listed
             except PermissionError:
-                hidden(pid, f'its frame log ({link}) may not be opened', _as_whom())
+                hidden(pid, f'this user may not open its frame log ({link})', _as_whom())
                 continue
             except (OSError, ValueError) as error:
                 step = 'use the same version of the package for the node and for this tool'

@@ -62,7 +62,7 @@ def spans_ns(times_ns: Sequence[int]) -> list[int]:
     Return the durations of the stages in nanoseconds, from the times between them.
 
     If a time is unknown (0), the stage that it ends has duration 0, and the next stage is longer.
-    Negative durations become 0: a node may note the submission after the fence was seen.
+    Negative durations become 0: a node may note a submission's time after it has seen the fence.
     """
     return [end - begin for begin, end in itertools.pairwise(itertools.accumulate(times_ns, max))]
 
@@ -78,7 +78,7 @@ class Late(NamedTuple):
     def __str__(self) -> str:
         return (
             f'{self.whole_ms:.1f} ms: {self.stage} took {self.took_ms:.1f} ms, '
-            f'usually {self.usual_ms:.1f}'
+            f'usually {self.usual_ms:.1f} ms'
         )
 
 

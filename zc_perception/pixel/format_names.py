@@ -69,8 +69,8 @@ def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> 
 
     :param implicit: whether an INVALID modifier is allowed. It is written as ``NV12:INVALID``,
         which isn't valid in caps.
-    :raises FormatError: the fourcc isn't four capitals, digits and trailing blanks, the modifier
-        has more than 64 bits, or it is INVALID without *implicit*.
+    :raises FormatError: the fourcc has other characters than capitals, digits and trailing blanks,
+        the modifier has more than 64 bits, or it is INVALID without *implicit*.
     """
     name = fourcc_name(fourcc)
     if not 0 <= fourcc < 1 << 32 or not _FOURCC.fullmatch(name):

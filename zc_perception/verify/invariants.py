@@ -56,7 +56,7 @@ _NO_FRAMES = (
     'activate or enable an inactive node, or name the processes of all nodes with --pid'
 )
 _NOT_A_DMABUF = (
-    "let the capture node use dma-bufs (heap dma_heap/… or the camera's own "
+    "let the capture node use dma-bufs (parameter heap: dma_heap/…, or the camera's own "
     'buffers); zc_doctor lists the heaps'
 )
 _WAS_MAPPED = (
