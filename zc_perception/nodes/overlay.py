@@ -276,8 +276,8 @@ class OverlayNode(PerceptionNode):
         # Held by each thread that writes to `_wake`, and by the drawing thread while it closes
         # `_wake`. A write after the close could reach a file that got the same descriptor.
         self._wake_lock = threading.Lock()
-        # Held while subscribing or unsubscribing: the periodic look for viewers and a lifecycle
-        # transition may do that at the same time, on different threads.
+        # Held while subscribing or unsubscribing: the periodic check for viewers and a lifecycle
+        # transition may both subscribe or unsubscribe at the same time, on different threads.
         self._demand_lock = threading.RLock()
         self._publisher = self.create_publisher(
             Image, 'detections/image', publisher_qos(self, 'detections/image', QoSProfile(depth=1))

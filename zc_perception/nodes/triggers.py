@@ -61,7 +61,8 @@ def snapshot_folder(named: str) -> Path:
     """
     Return the absolute folder for parameter ``snapshot_folder``.
 
-    Answers name the folder to clients that may run in another folder, so it must be absolute.
+    The service's answers name the folder to clients. A client may run in another folder, so the
+    path must be absolute.
 
     :raises ConfigError: the parameter has an unknown variable or user, or is no path.
     """

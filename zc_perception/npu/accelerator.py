@@ -79,7 +79,7 @@ class ImportHandle:
 
 class Job(Protocol):
     """
-    A submitted frame. Its owner must end it by either :meth:`close` or :meth:`abandon`.
+    A submitted frame. The job's owner must end the job by :meth:`close` or :meth:`abandon`.
 
     A job may have ``device_seqno``, the number (from 1) that the driver gave the job. It
     identifies the job in the kernel's trace events.

@@ -530,12 +530,12 @@ def sections(*names: str) -> str:
         (
             block('/**/capture', 'width: 64,\n width: 32'),
             NAMES,
-            "'width' is given in line 1 and line 2, and ROS takes one of them; write it once",
+            "'width' is given in line 1 and line 2, and ROS uses only one of these lines",
         ),
         (
             block('/capture', 'width: 64') + '---\n\n' + block('capture', 'width: x'),
             NAMES,
-            "'width' is given in line 1 and line 4, and ROS takes one of them; write it once",
+            "'width' is given in line 1 and line 4, and ROS uses only one of these lines",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
 
 
 class MeantFor(Enum):
-    """For which nodes a command line sets a key."""
+    """The nodes for which a command line sets a key."""
 
     ANY_NODE = 'any node, by a section such as /**'
     THIS_PROCESS = 'all nodes of the process, by a bare -p'
@@ -232,9 +232,9 @@ def check_start(
     argument that names this very node sets the key.
 
     :param nodes: all nodes of this process.
-    :param component: whether the only node is a component of a container. Keys for all nodes, of a
-        launch file or a section ``/**``, reach every component, so unknown keys then cause only
-        warnings.
+    :param component: whether the only node is a component of a container. Keys that a launch file
+        or a section ``/**`` sets for all nodes reach every component, so unknown keys then cause
+        only warnings.
     :raises ConfigError: a key is refused, or :meth:`CommandLine.check` refuses a section or an
         argument; the message names the file or the node, each wrong section or key, and the right
         one.

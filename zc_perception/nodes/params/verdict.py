@@ -435,8 +435,8 @@ def judge_sections(
                 if len(lines := file.lines[section, key]) > 1:
                     places = ' and '.join(f'line {number}' for number in lines)
                     text = (
-                        f"parameter '{key}' is given in {places}, and ROS takes one of "
-                        'them; write it once'
+                        f"parameter '{key}' is given in {places}, and ROS uses only one of "
+                        'these lines; give the parameter once'
                     )
                     refused.append(Problem(text, '', section))
         elif '*' in name:

@@ -105,7 +105,7 @@ def last_name(section: str) -> str:
 
 def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
     """
-    Return the full names of nodes called *name* that sections name exactly.
+    Return the full names of the nodes called *name* that have sections without wildcards.
 
     ``/**/SPACE/NAME`` counts as ``/SPACE/NAME``; other sections with wildcards don't count.
     """
