@@ -612,7 +612,7 @@ class Scheduler:
             self._counts.failed += 1
             self._report(
                 entry.frame,
-                DeviceLostError(f'the device was lost with the frame in flight: {reason}'),
+                DeviceLostError(f'the device was lost while the frame was in flight: {reason}'),
                 entry,
             )
             self._release(entry.frame, self._late.give_up(entry.job, self._timeout_s))

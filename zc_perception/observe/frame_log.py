@@ -208,8 +208,8 @@ class FrameLog:
             memory = self._create()
         except (OSError, ValueError) as error:
             self._complain(
-                "the frame log can't be made, so zc_verify and the timeline will not see this "
-                f'node: {error}'
+                f"the frame log can't be made ({error}), so zc_verify and zc_timeline can't see "
+                'this node'
             )
             return
         self._open = memory, memoryview(memory).cast('Q')
@@ -589,7 +589,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
         try:
             links = list(_links(pid, proc))
         except PermissionError:
-            hidden(pid, f'this user may not list its open files ({proc}/{pid}/fd)', _as_whom())
+            hidden(pid, f"this user may not list the process's files: {proc}/{pid}/fd", _as_whom())
             continue
         if pids is not None and not (proc / str(pid)).exists():
             hidden(pid, 'there is no such process', 'start it, or give another pid')
@@ -599,7 +599,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
             except (FileNotFoundError, ProcessLookupError):
                 continue  # the process has ended or closed the file since the links were listed
             except PermissionError:
-                hidden(pid, f'this user may not open its frame log ({link})', _as_whom())
+                hidden(pid, f"this user may not open the process's frame log: {link}", _as_whom())
                 continue
             except (OSError, ValueError) as error:
                 step = 'use the same version of the package for the node and for this tool'

@@ -627,7 +627,7 @@ class ToLuma:
         self._shape = (height, width)
         self._yuv = yuv_of(fmt) if fmt.is_yuv else None
         colour = self._yuv is None and len(fmt.components[0]) > 1
-        # State full range for every frame, so that ToPicture doesn't expand limited range.
+        # Tell ToPicture that every frame has full range, so that it doesn't expand limited range.
         self._colours = (
             ToPicture(fourcc, width, height, Colorimetry(Matrix.RGB, Range.FULL), bgr=True)
             if colour

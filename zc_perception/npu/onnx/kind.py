@@ -91,8 +91,8 @@ class Onnx(Accelerator):
             'providers',
             [],
             "ONNX Runtime's execution providers, best first, each as 'NAME' or 'NAME; "
-            "option=value; …'. Nodes of the model that no provider takes run on the CPU. Empty: "
-            'only CPU.',
+            "option=value; …'. Operators of the model that no provider supports run on the CPU. "
+            'Empty: only CPU.',
             check=parse_providers,
         ),
         *TILES,

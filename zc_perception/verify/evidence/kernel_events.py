@@ -63,7 +63,7 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
     Write *text* to a control file by exactly one write.
 
     The modes of Python's open() can't be used. Mode 'w' truncates the file, which the kernel takes
-    as an order to clear it; mode 'a' seeks to the file's end, which such a file may refuse.
+    as an order to clear it; mode 'a' seeks to the file's end, which the kernel may refuse.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_APPEND if append else 0))
     try:
