@@ -339,7 +339,7 @@ def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(tmp_path: P
         assert not recorder.put(tiled, '/image_raw')
     assert recorder.statistics().refused == 1 and not recorder.failed
     assert 'NV12 tiled can not be recorded: only LINEAR' in recorder.statistics().failure
-    with pytest.raises(FormatError, match='NV12 tiled has no rows that the CPU reads'):
+    with pytest.raises(FormatError, match='NV12 tiled has no rows that the CPU can read'):
         Snapshot.of(tiled, CopyLedger())
 
 

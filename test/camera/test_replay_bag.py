@@ -321,7 +321,7 @@ def test_pictures_that_can_not_be_played_are_named(
     ('another', 'step'),
     [
         ('notes.txt', 'save its messages: sqlite3 bag.db3 .recover'),
-        ('bag_1.db3', "check each of its files: 'mcap doctor', or"),
+        ('bag_1.db3', "check each of its files: run 'mcap doctor', or"),
     ],
 )
 def test_a_recording_that_can_not_be_read_on_ends_with_the_reason_and_a_step(

@@ -333,7 +333,7 @@ class Recorder:
         if data.layout.modifier != LINEAR:
             return self._refuse(
                 f'{data.layout.describe()} can not be recorded: only LINEAR frames have rows '
-                'that the CPU reads'
+                'that the CPU can read'
             )
         form = RecordedFormat(data.layout, data.colorimetry)
         if form != self._format or self._frame_topic is None:
@@ -611,7 +611,7 @@ class Kept(NamedTuple):
     A message of the black box.
 
     :param log_ns: time of arrival. A latched message may have arrived long before the other
-        messages. It is written with the time of the earliest other message.
+        messages. It is written with the time of the earliest message that isn't latched.
     """
 
     topic: Topic
@@ -777,7 +777,7 @@ class Snapshot:
         data = frame.data
         if data.layout.modifier != LINEAR:
             raise FormatError(
-                f'{data.layout.describe()} has no rows that the CPU reads; let a consumer '
+                f'{data.layout.describe()} has no rows that the CPU can read; let a consumer '
                 'ask for LINEAR frames'
             )
         found = RecordedFormat(data.layout, data.colorimetry)

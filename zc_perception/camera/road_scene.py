@@ -47,7 +47,7 @@ Points = list[tuple[float, float]]
 
 LUMA_LOW = 16
 LUMA_HIGH = 203
-"""Highest luma drawn: noise adds up to 32 later, and the sum must stay a legal luma (235)."""
+"""Highest luma drawn: noise of at most 32 is added later, and the highest legal luma is 235."""
 
 PALETTES: dict[str, tuple[float, float]] = {
     'all': (0.0, 360.0),
@@ -59,7 +59,7 @@ PALETTES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """One filled polygon of a shape: the vertices from ``start`` to before ``stop``."""
+    """One filled polygon of a shape: the shape's vertices number ``start`` to ``stop - 1``."""
 
     start: int
     stop: int
@@ -392,7 +392,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class RoadEdges:
-    """The road's edges in pixels: x of each at the picture's bottom, x of both at the horizon."""
+    """Pixel columns: of each road edge at the picture's bottom, of both edges at the horizon."""
 
     left: float
     right: float

@@ -16,9 +16,9 @@
 """
 Run a GStreamer pipeline that ends in an ``appsink``: pull its samples, and read its messages.
 
-There is no GLib main loop, and no callback per frame: the camera's own thread pulls samples with a
-bounded wait. The sink keeps only the newest frame, so that a slow consumer never stops the
-pipeline.
+There is no GLib main loop, and no callback per frame: the camera's own thread pulls samples, and
+waits for each only for a limited time. The sink keeps only the newest frame, so that a slow
+consumer never stops the pipeline.
 
 If the frames' format changes, the pipeline keeps running, and the next camera takes it over as a
 :class:`Continuation`. So no frame is lost or used twice.

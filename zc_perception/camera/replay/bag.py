@@ -209,7 +209,7 @@ class TopicDecoder:
         if self._codec.has_b_frames:
             raise RecordingError(
                 f"recording '{self._name}' has B-frames, so its pictures' times can't be known; "
-                'record it from an encoder that makes none (max_b_frames: 0)'
+                'record a video from an encoder that makes no B-frames (max_b_frames: 0)'
             )
         if not frames or frames[-1].is_corrupt:
             raise FormatError('a picture is damaged, or no key frame came before it')
@@ -463,7 +463,7 @@ class BagSource(FrameSource):
 
     def duration_ns(self) -> int:
         """
-        Return ns from the first to the last message of all topics; call this at the end.
+        Return ns from the first to the last message of all topics; call this after the last frame.
 
         If a simulation ran faster or slower than the recorder's clock, the result is in ns of the
         simulation. The simulation's speed comes from one topic only, so that the sources of all
@@ -555,8 +555,8 @@ class BagSource(FrameSource):
         files = _storage_files(self._path) if self._path.is_dir() else [self._path]
         if len(files) == 1:
             return _rescue(files[0])
-        # It isn't known which of several files, or of compressed ones, is damaged.
-        return "check each of its files: 'mcap doctor', or sqlite3's 'pragma integrity_check'"
+        # The recording has several files, or only compressed ones; which is damaged isn't known.
+        return "check each of its files: run 'mcap doctor', or sqlite3's 'pragma integrity_check'"
 
     def _moment(self) -> Moment | None:
         """
@@ -798,7 +798,7 @@ def _choose(
             )
         if topics[wanted].msgtype not in _TYPES:
             raise ConfigError(
-                f"recording '{path}' has no pictures in topic '{wanted}': their type is "
+                f"recording '{path}' has no pictures in topic '{wanted}'; pictures have the type "
                 f'{" or ".join(_TYPES)}; {there}'
             )
         if not topics[wanted].msgcount:

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 _RAW = ('.nv12', '.yuv')
-# Times of recording are later than stamps by a latency that varies by less than this.
+# With recorded stamps, a round is this much longer than the recording, so that the next round's
+# first stamp is later than this round's last stamp. The recording's length is measured by times of
+# recording. The latency from a stamp to the time of recording varies by less than this constant.
 _BETWEEN_ROUNDS_NS = 100_000_000
 STAMPS = ('now', 'recorded')
 """
@@ -93,7 +95,7 @@ def open_source(
     if topic and not bag:
         raise ConfigError(
             f"parameter 'replay_topic' is '{topic}', but '{path}' is no rosbag2 recording; "
-            'leave it empty'
+            'leave the parameter empty'
         )
     if bag:
         return BagSource(path, topic, width, height)

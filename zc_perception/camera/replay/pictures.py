@@ -160,8 +160,8 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
     The result is bgr8, mono8 or mono16. Colours have 8 bits; grey levels have 16 bits if the file
     has 16, as depth images do.
 
-    :raises FormatError: the picture can't be decoded; the message lacks its subject, which the
-        caller has to put before it.
+    :raises FormatError: the picture can't be decoded. The message begins with a verb; the caller
+        puts the picture's name before it.
     """
     if not content.size:
         raise FormatError(_NO_PICTURE)

@@ -456,8 +456,9 @@ class V4l2Stream:
         self._silences += 1
         if self._silences > 1:
             raise CameraLostError(
-                f"'{self._device.path}' is silent: no good frame for {self._silent_s:g} s, nor "
-                'after its stream was started anew; look at its cable and power'
+                f"'{self._device.path}' is silent: no good frame came for "
+                f'{self._silent_s:g} s, even after its stream was started anew; look at its cable '
+                'and power'
             )
         self._restart(pool)
 
@@ -777,7 +778,7 @@ class V4l2Camera(V4l2):
 
     def capture(self) -> Frame | None:
         """
-        Return the next frame; ``None``: no good frame came within a bounded wait.
+        Return the next frame; ``None``: no good frame came in time.
 
         :raises CameraChangedError: the camera's source has another format now.
         """
@@ -852,7 +853,7 @@ class V4l2Camera(V4l2):
         return Header(stamp_ns, self._frame_id), filled.stamp_ns if hardware else now
 
     def _next_decoded(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
-        """Return the next decoded frame; ``None``: none was finished within a bounded wait."""
+        """Return the next decoded frame; ``None``: no frame was decoded in time."""
         # The decoder also wakes this thread by the eventfd. Clear the eventfd before looking for
         # frames, so that no frame is missed.
         with contextlib.suppress(BlockingIOError):
