@@ -278,10 +278,10 @@ class CameraStatistics:
     A camera's frame counters since its start.
 
     :param captured: frames that were delivered.
-    :param dropped: frames that were not delivered: the sum of *lost*, *bad* and *no_slot*, and
-        also of *late* if the camera decodes.
-    :param late: of a camera whose frames the CPU draws, frames that were delivered too late; of a
-        camera that decodes, frames that were skipped because newer ones had come.
+    :param dropped: frames that were not delivered: the sum of *lost*, *bad* and *no_slot*, plus
+        *late* if the camera decodes.
+    :param late: if the CPU draws the camera's frames: the frames that were delivered too late. If
+        the camera decodes: the frames that were skipped because newer frames had come.
     :param lost: frames that are missing in the driver's sequence numbers.
     :param bad: frames that the driver marked bad, or that are damaged in a recording.
     :param no_slot: frames for which no slot was free.
@@ -505,7 +505,7 @@ class Camera(ABC):
 
     @property
     def has_lens(self) -> bool:
-        """Whether the camera can be calibrated; drawn and replayed pictures can't."""
+        """Whether the camera can be calibrated; cameras that draw or replay pictures can't."""
         return True
 
     def notices(self) -> Sequence[str]:

@@ -322,7 +322,8 @@ class LibcameraCamera(Camera):
     """
 
     PARAMETERS = (
-        ParameterSpec('libcamera_id', '', ("the camera's id, a part of it, or its number. "
+        ParameterSpec('libcamera_id', '', ("the camera's id, a part of this id, or the camera's "
+                                           "index in libcamera's list, from 0. "
                                            'Empty: the first camera.')),
         PIPELINE_BUFFERS,
     )  # fmt: skip

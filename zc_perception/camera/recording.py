@@ -96,7 +96,7 @@ class Limits:
 
     :param buffer_bytes: memory for data that waits for the disk; two frames always fit.
     :param split_bytes: a new file begins after this many bytes.
-    :param split_ns: a new file also begins after this many nanoseconds.
+    :param split_ns: a new file also begins after this many nanoseconds of recording.
     :param floor_bytes: the recording ends when its disk has fewer free bytes than this.
     """
 

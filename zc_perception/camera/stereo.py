@@ -382,7 +382,7 @@ class SideCamera(Camera):
 
     :meth:`StereoSides.join` makes it. One thread captures from it, and any thread may stop it.
     After each captured frame, the capturing thread waits for the counterpart for at most 0.75 of a
-    frame period. For recordings that pair by their stamps, this limit is at least 1 s.
+    frame period. If the frames of recordings are paired by stamp, this limit is at least 1 s.
     """
 
     # Property ``statistics`` has the wrapped camera's counters; :meth:`StereoSides.statistics`

@@ -23,7 +23,7 @@ significant bit of each number is first: 8 bits marker (0xA5), 8 bits of the see
 number, 64 bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of the 14 bytes before.
 The bits are inverted in every other cell, as on a chess board, so that no picture is nearly all
 black or all white. Cells are as large as the picture allows, so they can still be read after
-scaling, JPEG, a change of range, or with much noise. The checksum shows errors.
+scaling, JPEG compression, a change of range, or much added noise. The checksum shows errors.
 """
 
 from __future__ import annotations

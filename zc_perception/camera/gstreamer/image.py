@@ -584,7 +584,7 @@ class SharedFrames:
         :param wanted: the search ends when this number of buffers is known.
         :param framerate: frames per second, for the time to wait for a new buffer; 0: unknown.
         :returns: the pool, and the pulled frames, which the caller uses before it pulls more.
-            For a live camera this list is empty: its frames are old by now, and were closed.
+            For a live camera the list is empty: the pulled frames are old by now, and were closed.
         :raises CameraError: there are fewer than two buffers, or their layouts differ.
         """
         known: list[Buffers] = []

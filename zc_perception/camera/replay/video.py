@@ -181,7 +181,7 @@ def _why_not(path: str, head: bytes, error: Exception) -> str:
     if head[4:8] == b'ftyp':
         return (
             f"video '{path}' is an MP4 or MOV file whose index (moov) is missing, because its "
-            'recorder was cut off. It can be mended with the program untrunc; '
+            'recording was cut off. It can be mended with the program untrunc; '
             'recordings in Matroska (.mkv) need no index'
         )
     reason = getattr(error, 'strerror', None) or message_of(error)

@@ -456,9 +456,8 @@ class V4l2Stream:
         self._silences += 1
         if self._silences > 1:
             raise CameraLostError(
-                f"'{self._device.path}' is silent: no good frame came for "
-                f'{self._silent_s:g} s, even after its stream was started anew; look at its cable '
-                'and power'
+                f"'{self._device.path}' is silent: no good frame for {self._silent_s:g} s, even "
+                'after its stream was started anew; look at its cable and power'
             )
         self._restart(pool)
 
