@@ -586,7 +586,7 @@ class OverlayNode(PerceptionNode):
         )
 
     def collect_diagnostics(self) -> list[Status]:
-        """Return the statuses of the drawing, the link of frames and the lifecycle."""
+        """Return the statuses of the drawing, the subscription of frames and the lifecycle."""
         subscription = self._frame_subscription
         links = (
             []

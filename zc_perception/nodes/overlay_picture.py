@@ -75,7 +75,7 @@ class PictureHistory:
     """
     Keeps reduced copies of the latest frames.
 
-    The copies let a viewer wait for a slow model without holding the camera's slots. One thread
+    The copies wait for a slow model's detections without holding the camera's slots. One thread
     calls :meth:`keep` and :meth:`take`. Any thread may set :attr:`scale`, for later frames.
 
     :param limit: the most pictures kept; a new picture takes the memory of the oldest.
@@ -204,7 +204,7 @@ def pixel(value: float) -> int:
 
 
 def class_colour(class_id: str) -> Colour:
-    """Return a class's constant colour (B, G, R); neighbouring classes differ clearly."""
+    """Return a class's fixed colour (B, G, R); classes with neighbouring ids differ clearly."""
     is_number = class_id.isascii() and class_id.isdigit() and len(class_id) <= _MOST_DIGITS
     number = int(class_id) if is_number else zlib.crc32(class_id.encode(errors='replace'))
     if number < len(_COLOURS):

@@ -151,7 +151,7 @@ class _Trigger(ABC):
 
 class SnapshotService(_Trigger):
     """
-    Writes the next frame, after one copy (``snapshot`` in the ledger) that frees the frame's slot.
+    Copies the next frame (``snapshot`` in the ledger), which frees its slot, and writes the copy.
 
     :param supervisor: returns the camera's present supervisor, which knows why no frame comes.
     """

@@ -267,7 +267,7 @@ class Iommu:
 
     :param translates: whether the device sees scattered pages as one range of addresses; ``None``:
         unknown.
-    :param text: the same as *translates* in words, as a part of a message.
+    :param text: what *translates* says, in words that fit into a message.
     :param group: the number of the device's IOMMU group; empty: the device is in none.
     :param kind: type of the group's domain, such as ``DMA-FQ`` or ``identity``.
     :param unit: the IOMMU's own name.
