@@ -572,7 +572,7 @@ def test_processes_that_may_not_be_read_are_named(
         logs = find_frame_logs(proc)
     assert list(logs) == []
     assert [(found.pid, found.name) for found in logs.unreadable] == [(4711, 'perception')]
-    assert 'this user may not' in logs.unreadable[0].reason and 'root' in logs.unreadable[0].next_step
+    assert 'may not' in logs.unreadable[0].reason and 'root' in logs.unreadable[0].next_step
 
 
 # Data about processes, from ``/proc``.
