@@ -162,7 +162,7 @@ def message_of(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's class and text as one line; only the text of a :exc:`ZcError`."""
+    """Return an exception's class and text as one line; for a :exc:`ZcError`, only the text."""
     try:
         text = message_of(error)
     except Exception:  # str() of another package's exception may raise

@@ -262,8 +262,8 @@ def _merged(kinds: Kinds[Any], by_kind: Mapping[str, ParameterSpec]) -> Paramete
             raise ConfigError(
                 f"parameter '{spec.name}' of {kinds.whose(kind)} differs from that of "
                 f'{kinds.whose(first)}: {spec.said()}, '
-                f'and {by_kind[first].said()}; give one of them another name, or uninstall a '
-                'package'
+                f'and {by_kind[first].said()}; give one of the parameters another name, or '
+                'uninstall a package'
             )
         texts.setdefault(spec.description, []).append(kind)
     said = (f'{", ".join(which)}: {text}' for text, which in texts.items())

@@ -16,7 +16,7 @@
 """
 Convert pixels into a network's input, and the network's outputs into boxes.
 
-This package needs no accelerator. Its modules, in the order in which a frame uses them:
+This package needs no accelerator. Its modules, in the order in which they handle a frame:
 ``letterbox`` (geometry), ``tensor`` (from planes to a network's input), ``raw_tensor`` (an output
 as a device wrote it), ``heads`` (from raw tensors to boxes), ``detections`` (the objects found).
 Read ``heads/__init__`` first.

@@ -126,8 +126,8 @@ class MaskPainter:
             return
         [((left, top, width, height), *_)] = box.runs(outputs, found.rows)
         tensor = outputs[prototypes(outputs, self._masks)]
-        # Only the sign of the sum matters, so a single scale for all values can be left out. If
-        # there are several scales, dequantise the values.
+        # A mask depends only on the sign of the weighted sum, so a single scale for all values can
+        # be left out. If there are several scales, dequantise the values.
         if not isinstance(tensor.scale, float):
             tensor = RawTensor(tensor.real(), layout=tensor.layout)
         grids = without_batch(tensor.values)

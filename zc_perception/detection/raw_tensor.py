@@ -54,8 +54,8 @@ class RawTensor:
         """
         Return this tensor's type, scale and zero point, with no values.
 
-        An object that outlives the frame keeps only this: values are a view of memory that the
-        accelerator could not free otherwise.
+        An object that outlives the frame keeps only this. If it kept the values, which are a view
+        of the accelerator's memory, the accelerator could not free that memory.
         """
         return replace(self, values=np.zeros(0, self.values.dtype))
 

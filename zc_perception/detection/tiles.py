@@ -96,7 +96,8 @@ def parse_tiles(text: str) -> tuple[int, int]:
 
 PARAMETERS = (
     ParameterSpec('roi', '', ('The part of the frame that the model sees, as '
-                              "'x,y,width,height' in even numbers of pixels. Empty: all of it.")),
+                              "'x,y,width,height' in even numbers of pixels. Empty: the whole "
+                              'frame.')),
     ParameterSpec('tiles', '1x1', ('COLUMNSxROWS of overlapping tiles; the model runs on each. '
                                    '1x1: no tiles.')),
     ParameterSpec('tile_overlap', 0.2, ('tiles: the overlap of two neighbours, as a share of a '

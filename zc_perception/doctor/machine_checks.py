@@ -17,7 +17,7 @@
 Check the machine: the kernel, this process's resource limits, heaps, and real buffers.
 
 Sources: getrlimit(2); proc(5) on ``limits`` and ``CmaTotal``;
-``Documentation/userspace-api/dma-buf-heaps``. Linux 5.6 introduced dma-heaps, Linux 6.0
+``Documentation/userspace-api/dma-buf-heaps``. Linux 5.6 introduced dma-heaps. Linux 6.0 introduced
 ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE``.
 """
 
@@ -76,7 +76,7 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
         )
         yield Finding(
             Status.FAIL if needs.device_imports else Status.WARN,
-            f'{found}, which has no dma-heaps',
+            f'{found}: this kernel has no dma-heaps',
             advice,
             '',
             figures,
@@ -223,7 +223,7 @@ def python(system: System, needs: Needs) -> Iterator[Finding]:
         yield ok(how_it_runs())
     else:
         yield warn(
-            f'{how_it_runs()}: detections and frames of other processes take more of a CPU',
+            f'{how_it_runs()}: detection, and frames from other processes, take more CPU time',
             (
                 "install gcc and python3-dev ('sudo apt install build-essential python3-dev'), "
                 'then build the package again'

@@ -18,6 +18,6 @@ Code for Jetsons only: images of ``libnvbufsurface``, and the VIC, which convert
 
 Read ``nvbufsurface.py`` first: it allocates images, reads the layout of a camera's image, and
 makes the library's object for a descriptor. ``vic.py`` converts from one image to another. Neither
-uses ROS. This code hasn't run on a Jetson yet: the tests use stand-ins for the libraries, written
-in C.
+file uses ROS. This code hasn't run on a Jetson yet: the tests use stand-ins for the libraries,
+written in C.
 """

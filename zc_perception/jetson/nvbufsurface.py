@@ -122,7 +122,7 @@ TransformParams = c_struct(
 
 
 class TransformCompute(IntEnum):
-    """``NvBufSurfTransform_Compute``."""
+    """``NvBufSurfTransform_Compute``: the hardware that does a transform."""
 
     DEFAULT = 0
     GPU = 1
@@ -146,7 +146,7 @@ class TransformFilter(IntEnum):
 
 
 class TransformError(IntEnum):
-    """``NvBufSurfTransform_Error``."""
+    """``NvBufSurfTransform_Error``: the status that the library's functions return."""
 
     ROI_ERROR = -4
     INVALID_PARAMS = -3
@@ -467,7 +467,7 @@ def _find_problem(address: int) -> str:
     except OSError:
         return f'no list of images at byte {SURFACE_LIST_OFFSET} of NvBufSurface'
     if surface.batchSize != 1:
-        return f'a batch of {surface.batchSize} where there must be 1'
+        return f'a batch of {surface.batchSize} images instead of 1'
     found = (parameters.width, parameters.height, parameters.colorFormat, parameters.layout)
     if found != (width, height, NvBufSurfaceFormat.NV12_ER, LAYOUT_PITCH):
         return f'width, height, format and layout read {found}'
@@ -479,7 +479,7 @@ def _find_problem(address: int) -> str:
     ):
         return (
             f'{planes.num_planes} planes of {tuple(planes.width)} x {tuple(planes.height)} '
-            f'at byte {PLANE_PARAMS_OFFSET} of its list'
+            f'at byte {PLANE_PARAMS_OFFSET} of the list of images'
         )
     pitches, ends = tuple(planes.pitch)[:2], [planes.offset[i] + planes.psize[i] for i in range(2)]
     if (

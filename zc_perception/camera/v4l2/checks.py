@@ -89,7 +89,7 @@ class CameraView:
     :param imports: whether the driver can import a heap's buffers (``memory: import``); ``None``:
         the driver doesn't report it.
     :param formats: formats, the best first, with their sizes and the rates of each size. If a
-        size has no entry in the rates, the driver wasn't asked for its rates, or didn't answer.
+        size has no rates, the driver wasn't asked for the rates of this size, or didn't answer.
     """
 
     driver: str
@@ -144,7 +144,7 @@ def _buffers(device: V4l2Device) -> tuple[bool, bool | None]:
     Return whether the device is busy, and whether its driver imports buffers.
 
     A request for zero buffers changes nothing. The driver answers with the kinds of buffers that
-    it supports, and refuses the request while another open file has buffers.
+    it supports, and refuses the request while another open file has buffers of the device.
     """
     try:
         _, kinds = device.request_buffers(0, abi.MEMORY_MMAP)
@@ -285,7 +285,7 @@ def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Findin
 
 
 def _sharing(system: System, needs: Needs, camera: NodeNeed) -> list[str]:
-    """Return the other capture nodes that use *camera*'s device, also by a symbolic link to it."""
+    """Return the other capture nodes that use *camera*'s device, directly or by a symlink."""
 
     def device(other: NodeNeed) -> str:
         return os.path.realpath(system.root / str(other['device']).lstrip('/'))
@@ -376,7 +376,7 @@ def _offered(
             "import one of this camera's formats"
         )
         if choice.notices:
-            advice += f'; JPEGs would become NV12: {INSTALL}'
+            advice += f'; with libturbojpeg, JPEGs are decoded to NV12: {INSTALL}'
         found = (
             f'{where} offers no NV12, only {", ".join(names)}: a consumer that takes only '
             'NV12 gets a converted copy'
@@ -422,7 +422,7 @@ def driver_pool(
     """
     Plan the camera's pool by the driver's answers; ``None``: the driver can't be queried.
 
-    :raises NegotiationError: camera and consumers have no buffers in common.
+    :raises NegotiationError: no buffers suit both the camera and its consumers.
     """
     try:
         with video(system, values['device']) as file:

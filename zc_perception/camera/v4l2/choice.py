@@ -189,8 +189,8 @@ def aligned_format(
     """
     Ask for strides that are a multiple of *align* bytes; return the driver's answer.
 
-    The wanted strides are those that the driver chose itself, rounded up to such multiples. The
-    driver may answer with other strides.
+    The wanted strides are those that the driver chose itself, rounded up to multiples of *align*.
+    The driver may answer with other strides.
 
     :param ask: :meth:`V4l2Device.set_format`, or :meth:`V4l2Device.try_format`, which changes
         nothing.
@@ -214,8 +214,8 @@ def choose_formats(
     :param height: in pixels; 0: the height to which the device is set.
     :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto``: all formats, NV12 first.
     :param framerate: in Hz; 0: any rate.
-    :raises CameraError: the device has no such format, size or rate. The message lists what it
-        has.
+    :raises CameraError: the device has no such format, size or rate. The message lists those that
+        it has.
     :raises ConfigError: only JPEGs are possible, and the library to decode them is not installed.
     """
     current = device.get_format()
@@ -404,7 +404,7 @@ class FrameMemory(ABC):
         """
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
-        """Make buffers of *count* frames; return the frames' number, as the driver changed it."""
+        """Make buffers for *count* frames; return the number of frames, as the driver sets it."""
         made, _ = self._device.request_buffers(min(count, MOST_BUFFERS), self.memory)
         self._make(min(made, MOST_BUFFERS), driver)
         return len(self._made)

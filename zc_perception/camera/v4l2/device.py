@@ -125,8 +125,10 @@ _HINTS = {
     (
         'STREAMON',
         errno.EPIPE,
-    ): "the formats along its media pipeline don't match; set them with media-ctl",
-    ('STREAMON', errno.ENOLINK): 'no sensor is linked to it; enable the link with media-ctl',
+    ): "the formats along the device's media pipeline don't match; set them with media-ctl",
+    ('STREAMON', errno.ENOLINK): (
+        'no sensor is linked to the device; enable the link with media-ctl'
+    ),
     ('STREAMON', errno.ENOSPC): (
         'the USB bus has not enough bandwidth left; use a smaller size, a lower framerate or '
         'another port'
@@ -425,7 +427,7 @@ class V4l2Device:
         return DriverFormat(int(pix.width), int(pix.height), int(pix.pixelformat), planes, colours)
 
     def set_framerate(self, framerate: float) -> float:
-        """Set the frames per second; return the rate that the driver chose, 0: it reports none."""
+        """Set the frames per second; return the driver's answer, or 0 if it reports no rate."""
         argument = abi.StreamParm(type=self.type)
         period = argument.parm.capture.timeperframe
         period.numerator, period.denominator = 1000, round(framerate * 1000)
@@ -599,7 +601,7 @@ def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
 
     For example ``usb-0000:00:14.0-2 / HD Webcam / serial 1234 / node 0``. The bus distinguishes
     two cameras with equal serial numbers. Without a serial number, the text has the device's path
-    in sysfs, which stays the same in the same socket.
+    in sysfs, which stays the same as long as the device uses the same socket.
     """
     parts = [device.bus_info or 'no bus', device.card]
     try:

@@ -188,7 +188,7 @@ class FormatOffer:
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """V4L2's fourccs of this format: for all planes in one buffer, for a buffer per plane."""
+        """V4L2's fourccs of this format: first for one buffer, then for a buffer per plane."""
         return tuple(code for code in (self.one_buffer, self.per_plane) if code is not None)
 
     def code(self, placement: Placement | None) -> int | None:

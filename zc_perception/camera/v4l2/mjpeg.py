@@ -16,10 +16,10 @@
 """
 Decode the frames of a camera whose driver fills its buffers with JPEGs.
 
-The camera's thread hands over each filled buffer and goes on waiting for the driver. A separate
-thread decodes the newest picture into an NV12 slot of the pool, and returns the JPEG's buffer to
-the driver. When a newer picture comes, a picture that still waits is skipped. So a machine that is
-too slow loses frames, but the decoded frames are always recent.
+The camera's thread hands each filled buffer to a second thread, and goes on waiting for the
+driver. The second thread decodes the newest picture into an NV12 slot of the pool, and returns the
+JPEG's buffer to the driver. When a newer picture comes, a picture that still waits for decoding is
+skipped. So a machine that is too slow loses frames, but the decoded frames are always recent.
 
 libturbojpeg decodes to planes of Y, Cb and Cr, not to RGB. The luma plane is written directly into
 the slot. The chroma planes are written to scratch memory, scaled to half the picture's width and
@@ -264,7 +264,7 @@ class JpegDecoder:
         with self._lock:
             if self._handle is None:
                 raise CameraError('the JPEG decoder is closed')
-            # If the last picture needed mending, this picture probably needs it, too: mend it now.
+            # If the last picture needed mending, this picture probably needs mending: mend it now.
             picture = mended(data) if self._mend_first else data
             try:
                 self._try(self._handle, picture, luma, chroma)
