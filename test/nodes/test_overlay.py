@@ -45,7 +45,7 @@ from vision_msgs.msg import (
 )
 
 from zc_perception.detection.detections import Detections
-from zc_perception.errors import FormatError
+from zc_perception.errors import FormatError, StaleFrameError
 from zc_perception.frame import Frame, Header
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.messages import DetectionsWriter
@@ -452,6 +452,13 @@ def test_what_costs_pictures_is_a_warning(seen: dict[str, Any], words: str, advi
     found = OVERLAY.status({}, **{**dict.fromkeys(names, 0), **others, **seen})
     assert (found.level, found.message.startswith(words)) == (Level.WARN, True), found.message
     assert found.advice and advice in found.advice
+
+
+def test_a_frame_that_its_camera_took_back_says_nothing_about_the_format(
+    overlay: OverlayNode, make_frame: Callable[..., Frame]
+) -> None:
+    overlay._keep(make_frame(), Mock(keep=Mock(side_effect=StaleFrameError('taken back'))))
+    assert 'no picture' not in verdict(overlay).message
 
 
 def test_frames_that_can_not_be_drawn_are_a_warning_and_a_thread_that_has_ended_is_an_error(

@@ -327,7 +327,8 @@ class Recorder:
 
         This method never waits for the disk. Only one thread may call it.
 
-        :returns: whether the frame was taken; if not, it is counted as dropped or refused.
+        :returns: whether the frame was taken. If not, it is counted as dropped or refused, except
+            after the end of the recording.
         """
         data = frame.data
         if data.layout.modifier != LINEAR:
@@ -365,7 +366,8 @@ class Recorder:
         Record a serialised message; any thread may call this.
 
         :param latched: whether each new file begins with the topic's last messages.
-        :returns: whether the message was taken; if not, it is counted as dropped.
+        :returns: whether the message was taken. If not, it is counted as dropped, except after
+            the end of the recording.
         """
         with self._lock:
             fits = not self._ended and self._taken + len(content) <= self._limits.buffer_bytes

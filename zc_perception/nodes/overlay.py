@@ -36,7 +36,7 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import Detection2DArray, LabelInfo
 
-from zc_perception.errors import message_of, ZcError
+from zc_perception.errors import message_of, StaleFrameError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.executor_turns import NodeWatch
@@ -457,7 +457,9 @@ class OverlayNode(PerceptionNode):
         try:
             with frame:
                 num_bytes = history.keep(frame)
-        except ZcError as error:  # the frame can't be read, or the frame's publisher has died
+        except StaleFrameError:  # the camera took this frame back; the next one is as good
+            return
+        except ZcError as error:  # the frame can't be read
             self._unfit = str(error)
             return
         except Exception as error:
