@@ -481,7 +481,8 @@ class Camera(ABC):
         """
         The name of the heap that the camera's buffers come from.
 
-        Before :meth:`allocate`, this may be only the first of several heaps in its constraints.
+        Before :meth:`allocate`, this may be only the first of several heaps in the camera's
+        constraints.
         """
 
     @property

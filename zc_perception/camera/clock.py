@@ -123,8 +123,8 @@ class StampClock:
         it is CLOCK_REALTIME, as rcutils' system time is.
     :param clocks: the machine's clocks; tests pass replacements.
     :param is_simulated: returns whether a simulation drives the ROS clock now: a node's
-        ``get_clock().ros_time_is_active``. The time itself can't show this, because a recording
-        may be played with the present time of day.
+        ``get_clock().ros_time_is_active``. The ROS clock's time alone can't show this, because a
+        simulation's time may be the present time of day.
     """
 
     def __init__(

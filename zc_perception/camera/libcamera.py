@@ -182,7 +182,9 @@ def import_libcamera() -> Any:
 
 class Mailbox:
     """
-    The completed requests of one camera; it needs no lock, because a deque's methods are atomic.
+    Holds the completed requests of one camera.
+
+    This class has no lock, because a deque's methods are atomic.
 
     :param cookie: the upper bits of the cookies of this camera's requests; the lower 16 bits are
         the slot's index.
@@ -540,8 +542,8 @@ class LibcameraCamera(Camera):
         """
         Queue the slot's request again after the last lease is released.
 
-        The consumer's thread that releases the lease calls this. A failure must not reach the
-        consumer, so it is stored here, and the camera's thread raises it.
+        The consumer's thread that releases the lease calls this. An error must not reach the
+        consumer, so this method stores the error, and the camera's thread raises it.
         """
         with self._queue_lock:
             if not self._streaming:

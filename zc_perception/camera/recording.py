@@ -163,7 +163,8 @@ class _Syncing:
     Runs a thread that syncs written data to the disk, and closes complete files.
 
     :param look: called at each sync; returns why the recording must end, or an empty text.
-    :param tell: called once with the error that ends the recording. The thread calls both.
+    :param tell: called once with the error that ends the recording. The thread calls *look* and
+        *tell*.
     """
 
     def __init__(self, look: Callable[[], str], tell: Callable[[Exception], object]) -> None:

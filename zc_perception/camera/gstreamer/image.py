@@ -475,7 +475,7 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
 
     If no consumer limits the formats, these are :data:`READABLE_FORMATS`.
 
-    A consumer is ignored here if it accepts none of the formats that all consumers before it
+    A consumer is ignored if it accepts none of the formats that all consumers before it
     accept. The negotiation of buffers refuses it later, with its name in the error.
     """
     accepted: tuple[Format, ...] = ()

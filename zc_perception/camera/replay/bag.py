@@ -484,7 +484,8 @@ class BagSource(FrameSource):
         """
         Return ns between a topic's first and last message: by stamps, and by times of recording.
 
-        The topic is the same for the sources of all topics. (0, 0): its messages can't be read.
+        The topic is the recording's first one with pictures, whichever topic this source plays. So
+        all sources of the recording return the same. (0, 0): the messages can't be read.
         """
         reader = self._reader
         connections = self._connections_of(_with_pictures(reader.topics)[0])

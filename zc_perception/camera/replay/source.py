@@ -162,9 +162,9 @@ class RecordedStamps:
     Replaces useless stamps of a recording's frames; call :meth:`stamp` for each frame in order.
 
     A stamp is useless if it is 0 or equal to the previous frame's stamp. It is replaced by the
-    last good stamp plus the time that has passed since on the recorder's clock. Before the first
-    good stamp, it is replaced by the recorder's time. Good stamps don't change, because other
-    recorded messages refer to them.
+    last good stamp plus the time since that stamp on the recorder's clock. Before the first good
+    stamp, a useless stamp is replaced by the recorder's time. Good stamps don't change, because
+    other recorded messages refer to them.
     """
 
     def __init__(self, name: str) -> None:

@@ -280,7 +280,7 @@ class Said(NamedTuple):
     transfer: str = UNKNOWN
 
     def completed(self, before: Said) -> Said:
-        """Return a copy whose unknown values are taken from *before*, an earlier frame's."""
+        """Return a copy; unknown values are taken from *before*, an earlier frame's properties."""
         return Said(
             *(old if new == UNKNOWN else new for new, old in zip(self, before, strict=True))
         )

@@ -20,9 +20,9 @@ When a frame's last lease is released, its buffer is queued at the driver again.
 
 Read :class:`V4l2Camera` first. :class:`V4l2Stream` queues and dequeues buffers, counts lost
 frames, and restarts a stream that stopped delivering. :class:`V4l2Signal` handles a capture card's
-input, the signal at this input, and the event that reports a changed signal. A driver that has
-none of these answers ENOTTY, which is no error here. If a driver fills its buffers with JPEGs,
-:mod:`~zc_perception.camera.v4l2.mjpeg` decodes them.
+input, the signal at this input, and the event that reports a changed signal. A driver without
+ioctls for inputs, signals or events answers ENOTTY, which this class accepts. If a driver fills
+its buffers with JPEGs, :mod:`~zc_perception.camera.v4l2.mjpeg` decodes them.
 
 Sources: the kernel's *VIDIOC_QBUF, VIDIOC_DQBUF*, *VIDIOC_STREAMON*, *V4L2 poll()*; *Video Inputs
 and Outputs*, *Digital Video (DV) Timings* (query, set, and only then choose a format),
