@@ -159,7 +159,11 @@ class KeepLastQueue(Generic[T]):
             os.eventfd_write(self._event_fd, 1)
 
     def put(self, entry: T) -> None:
-        """Queue an object and own its lease; a full queue drops its oldest object. Never block."""
+        """
+        Queue an object, and take over its lease; never block.
+
+        A full queue drops its oldest object.
+        """
         with self._lock:
             if self._refusing:
                 overflow = entry

@@ -151,7 +151,7 @@ def test_the_structs_of_both_generations_are_known(libraries: Libraries) -> None
     ('kind', 'words'),
     [
         ('MOVED_LIST', r'no list of images at byte 24 of NvBufSurface\)'),
-        ('MOVED_PLANES', r'0 planes of .* at byte 48 of its list\)'),
+        ('MOVED_PLANES', r'0 planes of .* at byte 48 of the list of images\)'),
     ],
 )
 def test_other_structs_are_refused(kind: str, words: str, tmp_path: Path) -> None:

@@ -237,7 +237,8 @@ _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
 _OTHERWISE = (
     'frames then lie in memfds: cameras whose frames the CPU writes (such as '
     'synthetic), links, and accelerator onnx work; '
-    'accelerator axl and memory: import do not work, because no device can import a memfd'
+    'accelerator axl and cameras with memory: import do not work, because no device can import a '
+    'memfd'
 )
 _ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or '
            'CONFIG_UDMABUF, modprobe udmabuf); '

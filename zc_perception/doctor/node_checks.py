@@ -92,7 +92,8 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
         yield fail(found, 'correct the file: the node does not start with it', **figures)
     elif warnings:
         advice = (
-            'correct this, unless it is for a node of another package; the nodes start in any case'
+            'correct the file, unless the message is about a node of another package; the nodes '
+            'start in any case'
         )
         if misses:
             advice = (
