@@ -373,16 +373,10 @@ def fences(time_ns: int, numbers: Mapping[int, Sequence[int]], driver: str = 'ax
 
 
 def places(
-    jobs: Sequence[FrameJob],
-    *looks: Snapshot,
-    strangers: Sequence[int] = (),
-    others: Mapping[int, int] | None = None,
+    looked: Snapshot, strangers: Sequence[int] = (), others: Sequence[int] = ()
 ) -> FencePlaces:
-    """Return where the jobs' fences are; *others*: by job, a buffer of another node's frame."""
-    users = {job.seqno: set(job.inodes) for job in jobs}
-    for number, inode in (others or {}).items():
-        users[number].add(inode)
-    return find_fences(jobs, users, strangers, looks, ['axl'])
+    """Return where the first job's fence is; *others*: buffers of another node's job 1."""
+    return find_fences([FIRST], {1: {LEFT, *others}}, strangers, [looked], ['axl'])
 
 
 def test_what_is_not_there_says_nothing() -> None:
@@ -393,16 +387,14 @@ def test_what_is_not_there_says_nothing() -> None:
         (fences(now, {LEFT: [], RIGHT: []}), 'the driver adds no fences'),
         (fences(now, {LEFT: [], RIGHT: [1]}, driver='gpu'), "another driver's"),
     ):
-        assert places([FIRST], looked) == FencePlaces(), why
+        assert places(looked) == FencePlaces(), why
 
 
 def test_a_number_that_several_open_files_have_accuses_nobody() -> None:
     seen = fences(START + 20 * MS, {LEFT: [], RIGHT: [1]})
-    assert places([FIRST], seen) == FencePlaces(set(), {0})
-    assert places([FIRST], seen, others={1: RIGHT}) == FencePlaces(), "it is the other node's job"
-    assert places([FIRST], seen, strangers=[1]) == FencePlaces(), (
-        "it may be the other program's job"
-    )
+    assert places(seen) == FencePlaces(set(), {0})
+    assert places(seen, others=[RIGHT]) == FencePlaces(), "it is the other node's job"
+    assert places(seen, strangers=[1]) == FencePlaces(), "it may be the other program's job"
 
 
 def with_fences(seen: Observation, exchanged: Mapping[int, int]) -> Observation:

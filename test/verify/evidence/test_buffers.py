@@ -19,21 +19,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 import fcntl
 import mmap
 import os
 from pathlib import Path
 import platform
-import subprocess
 import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import ready
 import pytest
 from verify.verify_kit import event, look, MS
+from waiting import until
 
-from zc_perception.observe.processes import as_root
+from zc_perception.observe.processes import as_root, process_state
 from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence import buffers, Unreadable, unreadable_file
 from zc_perception.verify.evidence.buffers import event_history, FrameMemory, scan_maps
@@ -137,38 +137,25 @@ import ctypes, mmap, os, sys, threading
 fd = os.memfd_create('zc_frame')
 os.ftruncate(fd, {LARGE})
 memory = mmap.mmap(fd, {LARGE})
-threading.Thread(target=sys.stdin.read).start()
+print('ready', flush=True)
 print(os.fstat(fd).st_dev, os.fstat(fd).st_ino, flush=True)
+threading.Thread(target=sys.stdin.read).start()
 ctypes.CDLL(None).syscall({SYS_EXIT}, 0)
 """
 
 
-@contextmanager
-def process_without_main_thread() -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the pid of a process whose main thread has ended, and a memfd's identity."""
-    with subprocess.Popen(
-        [sys.executable, '-c', WITHOUT_MAIN_THREAD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        device, inode = map(int, process.stdout.readline().split())
-        status = Path(f'/proc/{process.pid}/stat')
-        while status.read_text().rpartition(')')[2].split()[0] != 'Z':
-            assert process.poll() is None
-        yield process.pid, (device, inode)
-        process.stdin.close()
-
-
 def test_a_process_whose_main_thread_has_ended_still_has_its_memory() -> None:
-    with process_without_main_thread() as (pid, identity):
+    with ready(sys.executable, '-c', WITHOUT_MAIN_THREAD) as process:
+        assert process.stdout is not None
+        device, inode = map(int, process.stdout.readline().split())
+        pid = process.pid
+        until(lambda: (state := process_state(pid)) and state.ended)
         assert Path(f'/proc/{pid}/maps').read_bytes() == b'', 'the kernel shows nothing there'
-        scan = scan_maps(FrameMemory(memfds=frozenset((identity,))), pids=[pid])
-        assert [(one.pid, one.inode) for one in scan.mappings] == [(pid, identity[1])]
+        scan = scan_maps(FrameMemory(memfds=frozenset(((device, inode),))), pids=[pid])
+        assert [(one.pid, one.inode) for one in scan.mappings] == [(pid, inode)]
         assert not scan.unreadable
         (line,) = buffers.find_memfds(LARGE, [pid])
-        assert f'process {pid} (' in line and f'memfd {identity[1]} of {LARGE} bytes' in line
+        assert f'process {pid} (' in line and f'memfd {inode} of {LARGE} bytes' in line
 
 
 CAMERA = os.stat('/dev/null')
@@ -209,13 +196,10 @@ def test_without_map_files_the_node_is_looked_up_below_the_root_of_the_process(
     (process / 'task' / '6' / 'root' / 'private').symlink_to('/dev/null')
     assert seen_as_camera(tmp_path) == (1, 0)
     assert seen_as_camera(tmp_path, os.stat('/dev/zero').st_rdev) == (0, 0)
-
-
-def test_another_file_of_that_name_is_not_taken_for_it(tmp_path: Path) -> None:
-    process = device_at('/private', tmp_path)
+    (process / 'task' / '6' / 'root' / 'private').unlink()
     (process / 'root').mkdir()
     (process / 'root' / 'private').symlink_to('/dev/zero')
-    assert seen_as_camera(tmp_path) == (0, 1)
+    assert seen_as_camera(tmp_path) == (0, 1), 'another file of that name is not taken for it'
 
 
 def test_a_camera_whose_device_nobody_names_may_be_any_video_device(
@@ -365,12 +349,15 @@ def test_a_failed_attach_changes_nothing() -> None:
     assert history.exact and not history.at(20 * MS)
 
 
-#: As Linux 6.12 writes it.
+#: As Linux 6.12 writes it; only fences of readers with their numbers count.
 RECORDED = (
     '\nDma-buf Objects:\n'
     'size    \tflags   \tmode    \tcount   \texp_name\tino     \tname\n'
     '00462848\t00000002\t00080007\t00000012\tvideobuf2_vmalloc\t00000007\t<none>\n'
     '\tRead fence:axl metis-0 seq 1 signalled\n'
+    '\tWrite fence:axl metis-0 seq 4 unsignalled\n'
+    '\tread fence:gpu ring 0 seq 5 unsignalled\n'
+    '\tShared fence: axl metis-0 signalled\n'
     '\tAttached Devices:\n'
     '\t0000:01:00.0\n'
     'Total 1 devices attached\n\n'
@@ -387,31 +374,6 @@ RECORDED = (
 )
 
 
-def test_bufinfo_of_a_kernel() -> None:
-    assert buffers.parse_bufinfo(RECORDED) == {
-        7: buffers.BufferObject(7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('axl', 1)]),
-        10: buffers.BufferObject(
-            10, 462848, 'system', ['vivid.0', '0000:01:00.0', '0000:01:00.0']
-        ),
-        123456789: buffers.BufferObject(123456789, 4096, 'linux,cma', []),
-    }
-
-
-def test_only_fences_of_readers_with_their_numbers_count() -> None:
-    fences = [
-        'Write fence:axl metis-0 seq 4 unsignalled',
-        'read fence:gpu ring 0 seq 5 unsignalled',
-        'Shared fence: axl metis-0 signalled',
-    ]
-    text = RECORDED.replace(
-        '\tRead fence:axl metis-0 seq 1 signalled\n', ''.join(f'\t{fence}\n' for fence in fences)
-    )
-    found = buffers.parse_bufinfo(text)
-    assert found is not None and found[7] == buffers.BufferObject(
-        7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('gpu', 5)]
-    )
-
-
 def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
     missing = buffers.read_bufinfo(tmp_path)
     assert isinstance(missing, Unreadable) and 'mount debugfs' in missing.next_step
@@ -419,7 +381,13 @@ def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
     path = tmp_path / 'dma_buf' / 'bufinfo'
     path.write_bytes(RECORDED.replace('frame zero', 'frame \xff').encode('latin-1'))
     found = buffers.read_bufinfo(tmp_path)
-    assert not isinstance(found, Unreadable) and set(found) == {7, 10, 123456789}
+    cached = 'videobuf2_vmalloc', ['0000:01:00.0'], [('axl', 1), ('gpu', 5)]
+    mixed = 'system', ['vivid.0', '0000:01:00.0', '0000:01:00.0']
+    assert found == {
+        7: buffers.BufferObject(7, 462848, *cached),
+        10: buffers.BufferObject(10, 462848, *mixed),
+        123456789: buffers.BufferObject(123456789, 4096, 'linux,cma', []),
+    }
     path.write_text('no such thing')
     strange = buffers.read_bufinfo(tmp_path)
     assert isinstance(strange, Unreadable) and 'not what' in strange.reason
@@ -472,33 +440,26 @@ def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr('zc_perception.verify.evidence.buffers.os.stat', stat)
     holders = buffers.read_holders([5, 6], tmp_path)
-    found = {one.fd: one for one in holders.held}
-    assert set(found) == {3, 5}
-    frame = found[3]
-    assert (frame.kind, frame.inode, frame.size) == (buffers.DMABUF, 41023, 3110400)
-    assert frame.exporter == 'nvmap'
-    assert (found[5].kind, found[5].device, found[5].inode, found[5].size) == (
-        buffers.MEMFD,
-        12,
-        77,
-        4096,
-    )
+    found = [
+        (one.fd, one.kind, one.device, one.inode, one.size, one.exporter) for one in holders.held
+    ]
+    assert found == [
+        (3, buffers.DMABUF, 12, 41023, 3110400, 'nvmap'),
+        (5, buffers.MEMFD, 12, 77, 4096, ''),
+    ]
     assert holders.exporters() == {41023: 'nvmap'}
 
 
-@pytest.mark.parametrize(
-    ('error', 'step'),
-    [
+def test_each_error_has_a_next_step() -> None:
+    for error, step in (
         (PermissionError(13, 'Permission denied'), as_root()),
         (FileNotFoundError(2, 'No such file'), 'do this'),
         (OSError(5, 'Input/output error'), 'dmesg'),
-    ],
-)
-def test_each_error_has_a_next_step(error: OSError, step: str) -> None:
-    told = unreadable_file(Path('/some/file'), error, 'do this', 'source')
-    assert step in told.next_step and '/some/file' in told.reason and told.source == 'source'
-    assert set(told.as_json()) == {'source', 'reason', 'next_step'}
-    assert str(told).startswith('source: ')
+    ):
+        told = unreadable_file(Path('/some/file'), error, 'do this', 'source')
+        assert step in told.next_step and '/some/file' in told.reason
+        assert set(told.as_json()) == {'source', 'reason', 'next_step'}
+        assert str(told).startswith('source: ')
 
 
 @pytest.mark.parametrize(
