@@ -159,7 +159,7 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
         raise CameraError(
             f"libcamera has {len(found)} cameras with '{wanted}' in the id; there are "
             f'{", ".join(names)}: '
-            'set libcamera_id to one of these ids, or to its index in this list'
+            'set libcamera_id to one of these ids, or to its index in this list, from 0'
         )
     return names.index(found[0])
 
