@@ -79,9 +79,9 @@ def same_layout(modifier: int) -> tuple[int, ...]:
     """
     Return all modifiers that mean the same layout, *modifier* itself first.
 
-    Only NVIDIA has such modifiers. The old block-linear ones have page kind 0, which means the
-    generic kind 0xfe, as ``drm_fourcc.h`` states. Drivers report 0xfe even if a program asked for
-    0.
+    Only NVIDIA has two modifiers for one layout. Its old block-linear modifiers have page kind 0,
+    which means the generic kind 0xfe, as ``drm_fourcc.h`` states. Drivers report 0xfe even if a
+    program asked for 0.
     """
     block_linear = modifier >> _VALUE_BITS == Vendor.NVIDIA and modifier & _NVIDIA_BLOCK_LINEAR
     kind = modifier & _NVIDIA_KIND
