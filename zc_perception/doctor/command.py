@@ -258,7 +258,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
-    except (Exception, SystemExit) as error:  # one check's bug must not hide others' findings
+    except (Exception, SystemExit) as error:  # a check's bug must not hide other checks' findings
         return [*found, *_not_checked(check, one_line(error))]
     return found or _not_checked(check, 'the check gave no result')
 

@@ -333,7 +333,7 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
     if 'missing' in answer:
         yield skip(_NO_MIDDLEWARE, **figures)
     elif 'error' in answer:
-        advice = f'{_SOURCE}, with the Python version for which rclpy was built'
+        advice = f'{_SOURCE}, and use the Python version for which rclpy was built'
         yield fail(f"rclpy can't be imported: {answer['error']}", advice, **figures)
     else:
         yield ok(f'rclpy {answer["rclpy_version"] or "of an unknown version"}', **figures)

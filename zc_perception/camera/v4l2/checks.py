@@ -317,7 +317,7 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
                 'device to a device node that was found'
             )
             return fail(
-                f'{device} is not there; found: {there}', advice, subject, errno=errno.ENOENT
+                f'{device} does not exist; found: {there}', advice, subject, errno=errno.ENOENT
             )
         return _refused(system, Status.FAIL, device, error.errno or errno.EIO, subject)
     except CameraError as error:

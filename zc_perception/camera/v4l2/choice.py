@@ -404,7 +404,7 @@ class FrameMemory(ABC):
         """
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
-        """Make buffers for *count* frames; return the number of frames, as the driver sets it."""
+        """Make buffers for *count* frames, or as many as the driver allows; return the number."""
         made, _ = self._device.request_buffers(min(count, MOST_BUFFERS), self.memory)
         self._make(min(made, MOST_BUFFERS), driver)
         return len(self._made)
@@ -629,7 +629,7 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
     except CameraError as error:
         if mode == 'export':
             raise CameraError(
-                f"{error}; the driver's buffers can't be exported: try memory: import"
+                f"{error}; the driver's buffers can't be exported; try memory: import"
             ) from error
         reason = f"the driver's own buffers are not used: {error}"
         try:

@@ -427,7 +427,7 @@ class V4l2Device:
         return DriverFormat(int(pix.width), int(pix.height), int(pix.pixelformat), planes, colours)
 
     def set_framerate(self, framerate: float) -> float:
-        """Set the frames per second; return the driver's answer, or 0 if it reports no rate."""
+        """Set the frames per second; return the driver's rate, or 0 if it reports no rate."""
         argument = abi.StreamParm(type=self.type)
         period = argument.parm.capture.timeperframe
         period.numerator, period.denominator = 1000, round(framerate * 1000)
@@ -458,8 +458,8 @@ class V4l2Device:
         """
         Export memory buffer number *plane* of frame *index* as a dma-buf.
 
-        Don't export the same memory buffer twice: the second dma-buf has another inode, so that
-        the rest of the package would treat it as another buffer.
+        Don't export the same memory buffer twice: the second dma-buf has another inode, so the
+        rest of the package would treat it as another buffer.
 
         :param access: O_RDONLY or O_RDWR.
         """

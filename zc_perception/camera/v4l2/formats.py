@@ -154,7 +154,7 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
 
 def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
     """
-    Return, for each buffer, how many bytes the driver must fill at least for a complete frame.
+    Return for each buffer the least number of bytes that the driver fills for a complete frame.
 
     Behind the last row of a LINEAR plane, no padding is needed.
     """
@@ -188,7 +188,7 @@ class FormatOffer:
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """V4L2's fourccs of this format: first for one buffer, then for a buffer per plane."""
+        """V4L2's fourccs of this format: first with one buffer, then with a buffer per plane."""
         return tuple(code for code in (self.one_buffer, self.per_plane) if code is not None)
 
     def code(self, placement: Placement | None) -> int | None:

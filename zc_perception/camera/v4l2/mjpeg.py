@@ -170,7 +170,7 @@ def mended(data: Pixels) -> Pixels:
 
 def _header(data: Pixels) -> list[tuple[int, int]] | None:
     """
-    Return the begin and end of each part of *data* to keep, without the header's stray bytes.
+    Return the start and end of each part of *data* to keep: all but the header's stray bytes.
 
     ``None``: *data* has no start of a picture's scan.
     """

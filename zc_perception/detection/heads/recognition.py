@@ -112,6 +112,7 @@ def recognise(
     :param size: width and height of the network's input.
     :param classes: the number of classes; 0: unknown.
     :param said: the metadata in the model's file.
+    :param inputs: the names of the model's inputs.
     """
     grids = [shape for _, shape in outputs if len(shape) == 4]
     if len(outputs) == 2 and len(grids) == 1:
