@@ -148,7 +148,7 @@ def test_broken_pictures_are_counted_and_cost_nothing_else() -> None:
         captured(driver, camera).release()
         for bad, reason in (
             (1, 'remature end'),
-            (2, 'a JPEG of 320x180 came, the camera is set to 640x360'),
+            (2, 'a JPEG of 320x180 came, but the camera is set to 640x360'),
         ):
             driver.due = 1
             nothing_until(camera, lambda bad=bad: camera.statistics().bad >= bad)

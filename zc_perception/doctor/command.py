@@ -463,7 +463,7 @@ def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only
             _complain(f'zc_doctor: ended by {interrupted}')
             return interrupted.exit_code
         finally:
-            # Wait for threads that are about to end; threads that hang in the kernel are left.
+            # Wait for threads that are about to end, but not for those that hang in the kernel.
             names = {f'zc_doctor {check.id}' for check in checks_of()}
             deadline = time.monotonic() + _PATIENCE_S
             for thread in threading.enumerate():

@@ -90,7 +90,7 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
     with first_dmabuf(system) as buffer:
         if buffer is None:
             there = system.kernel_version() >= FENCES_SINCE
-            how = f'by the version {system.release}, because there is no dma-buf to test'
+            how = f'judged by version {system.release}, because there is no dma-buf to test'
         else:
             there, how = buffer.sync_supported, f'tried with a buffer of {buffer.heap}'
     if there:
@@ -148,7 +148,7 @@ def realtime(system: System, needs: Needs) -> Iterator[Finding]:
     wanted = max((node['realtime_priority'] for node in _nodes_of(needs)), default=0)
     capable = _capable(system, _CAP_SYS_NICE)
     if limit is None:
-        yield skip('/proc/self/limits does not show the limit')
+        yield skip("/proc/self/limits does not show 'Max realtime priority'")
         return
     figures = {'limit': _as_json(limit), 'wanted': wanted, 'capable': capable}
     if wanted > limit and not capable:
@@ -173,7 +173,7 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
     limit = _limit(system, 'Max locked memory')
     wanted = any(node['lock_memory'] for node in _nodes_of(needs))
     if limit is None:
-        yield skip('/proc/self/limits does not show the limit')
+        yield skip("/proc/self/limits does not show 'Max locked memory'")
         return
     capable = _capable(system, _CAP_IPC_LOCK)
     figures = {'limit': _as_json(limit), 'wanted': wanted, 'capable': capable}
@@ -199,7 +199,7 @@ def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
     # Check the hard limit, because the programs raise their soft limit to it.
     limit = _limit(system, 'Max open files', 1)
     if limit is None:
-        yield skip('/proc/self/limits does not show the limit')
+        yield skip("/proc/self/limits does not show 'Max open files'")
         return
     pools = [pool_need(system, needs, camera) for camera in needs.cameras]
     needed = _OWN_DESCRIPTORS + sum(

@@ -299,7 +299,7 @@ class JpegDecoder:
         if (width.value, height.value) != self._size:
             wanted = f'{self._size[0]}x{self._size[1]}'
             raise BadJpegError(
-                f'a JPEG of {width.value}x{height.value} came, the camera is set to {wanted}'
+                f'a JPEG of {width.value}x{height.value} came, but the camera is set to {wanted}'
             )
         if colours.value not in (_YCBCR, _GREY):
             what = _OTHER_COLOURS.get(colours.value, f'colour space {colours.value}')

@@ -361,8 +361,8 @@ def _layouts(
             )
     if len(possible) > 1 and not all(tensor.layout for tensor in outputs):
         raise AcceleratorError(
-            f'head {kind}: {all_described(outputs)}: this can be NHWC or NCHW; the manifest '
-            'has to say which (layout)'
+            f'head {kind}: {all_described(outputs)}: this can be NHWC or NCHW; set the layout in '
+            'the manifest'
         )
     return [tensor.layout or next(iter(possible)) for tensor in outputs]
 
