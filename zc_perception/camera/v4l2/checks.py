@@ -266,14 +266,14 @@ def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Findin
     names = [one['fourcc'] for one in view.formats]
     formats = (
         ', '.join(names[:_SHOWN])
-        + (f' and {len(names) - _SHOWN} more formats' if len(names) > _SHOWN else '')
-        or 'no formats'
+        + (f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else '')
+        or 'none listed'
     )
     if view.formats and view.formats[0]['sizes']:
-        formats += f'; {names[0]} in {", ".join(view.formats[0]["sizes"])}'
+        formats += f'; sizes of {names[0]}: {", ".join(view.formats[0]["sizes"])}'
     found = (
-        f'{node}: {view.card} (driver {view.driver}, {view.bus}), now '
-        f'{view.current or "?"}; {formats}'
+        f'{node}: {view.card} (driver {view.driver}, {view.bus}), set to '
+        f'{view.current or "?"}; formats: {formats}'
     )
     if not view.busy:
         return ok(found, node, **asdict(view))
