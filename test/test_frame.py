@@ -267,7 +267,7 @@ def test_a_forked_child_owns_no_frame(
     def child() -> None:
         nonlocal forgotten, view
         assert frame.released and 'released' in repr(frame)
-        parent_s = '^frame 5 belongs to the parent process, a forked child owns no leases'
+        parent_s = '^frame 5 belongs to the parent process; a forked child owns no leases'
         for use in (frame.keep, lambda: frame.deliver('npu'), lambda: frame.map().__enter__()):
             with pytest.raises(FrameReleasedError, match=parent_s):
                 use()

@@ -409,7 +409,7 @@ class Frame:
             )
         if self._process != _process:
             raise FrameReleasedError(
-                f'frame {self.data.sequence} belongs to the parent process, a forked child owns '
+                f'frame {self.data.sequence} belongs to the parent process; a forked child owns '
                 'no leases: subscribe in the child, or copy the pixels before the fork'
             )
         return self._lease

@@ -394,7 +394,7 @@ ASKED: dict[str, Callable[[Vic, str], object]] = {
         ('image', 'no_fd', "can't be duplicated: Bad file descriptor"),
         ('image', 'batch', 'batch of 0.*another struct layout'),
         ('trial', 'refuse', r'not allocate a trial image of 646x358 \(status -1\)'),
-        ('trial', 'block_linear', r'format and layout read \(646, 358, 7, 1\)'),
+        ('trial', 'block_linear', r'format and layout are \(646, 358, 7, 1\)'),
         ('trial', 'batch', 'a batch of 0'),
         ('trial', 'no_fd', 'descriptor 1048576, which is not open'),
         ('trial', 'outside', 'planes that end at'),

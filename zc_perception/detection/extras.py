@@ -42,7 +42,7 @@ PEOPLE = 17
 PERSON = ((0, 1), (0, 2), (1, 3), (2, 4), (5, 6), (5, 7), (7, 9), (6, 8), (8, 10),
           (5, 11), (6, 12), (11, 12), (11, 13), (13, 15), (12, 14), (14, 16))  # fmt: skip
 """
-Pairs of COCO's 17 keypoints of a person between which a line is drawn. The order of the keypoints:
+A line is drawn between the two keypoints of each pair. A person has 17 keypoints, in COCO's order:
 nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles.
 """
 SEEN = 0.5

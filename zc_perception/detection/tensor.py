@@ -151,7 +151,7 @@ class QuantisedTensorSpec:
         ):
             if wrong:
                 raise ConfigError(
-                    f"the model's input: {name} is {getattr(self, name)}, allowed is {allowed}"
+                    f"the model's input: {name} is {getattr(self, name)}; it must be {allowed}"
                 )
 
     @property

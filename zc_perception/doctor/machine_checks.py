@@ -455,7 +455,7 @@ def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
         if same:
             yield ok(
                 'a buffer was allocated, mapped, synchronised, written and read back '
-                f'({figures["exporter"]})',
+                f'(exporter {figures["exporter"]})',
                 name,
                 **figures,
             )

@@ -316,7 +316,7 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structu
     """Return a surface's layout; check that its image is the one that was asked for."""
     if surface.batchSize != 1 or not surface.surfaceList:
         raise AllocationError(
-            f'libnvbufsurface returned a batch of {surface.batchSize}; this release has '
+            f'libnvbufsurface returned a batch of {surface.batchSize} images; this release has '
             'another struct layout: use heap: auto'
         )
     params = surface.surfaceList[0]
@@ -470,7 +470,7 @@ def _find_problem(address: int) -> str:
         return f'a batch of {surface.batchSize} images instead of 1'
     found = (parameters.width, parameters.height, parameters.colorFormat, parameters.layout)
     if found != (width, height, NvBufSurfaceFormat.NV12_ER, LAYOUT_PITCH):
-        return f'width, height, format and layout read {found}'
+        return f'width, height, format and layout are {found}'
     planes = parameters.planeParams
     if (
         planes.num_planes != 2

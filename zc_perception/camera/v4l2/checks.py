@@ -58,7 +58,7 @@ _TURN, _TURN_S = threading.Lock(), 5.0
 @contextmanager
 def video(system: System, node: str) -> Iterator[DeviceFile]:
     """
-    Open a V4L2 device file for a ``with`` block, while no other check has one open.
+    Open a V4L2 device file for a ``with`` block, while no other check has a device file open.
 
     A check waits for the end of another check's block, but at most 5 s, because that check may
     hang in a driver. After 5 s, the file is opened even if the other block hasn't ended.
