@@ -293,7 +293,9 @@ def test_a_release_before_1_9_and_the_c_library_are_named(
         ConfigError, match=r'needs axelera\.runtime 1\.9.*this is 1\.8.*axelera-rt==1\.9\.0'
     ):
         open_axruntime().load(axm(tmp_path))
-    with pytest.raises(ConfigError, match=r'axelera\.runtime, which this node.*axruntime_library names'):
+    with pytest.raises(
+        ConfigError, match=r'axelera\.runtime, which this node.*axruntime_library names'
+    ):
         open_axruntime(axruntime_library=double.path).load(axm(tmp_path))
 
 
