@@ -17,9 +17,9 @@
 Give an object the same number from frame to frame: :class:`Tracking`.
 
 Parameter ``tracking`` chooses the method. ``bytetrack`` predicts where each track's box is in a
-new frame, assuming constant velocity. It matches boxes that have a high score with the predicted
-boxes. Then it matches boxes that have a low score with the remaining tracks, so an object whose
-score falls for some frames keeps its number.
+new frame, assuming constant velocity. First it matches these predictions with the boxes whose
+score is high. Then it matches the remaining tracks with the boxes whose score is low, so an object
+whose score falls for some frames keeps its number.
 
 Sources: Zhang et al., ByteTrack, ECCV 2022; the Kalman filter's noise is that of Bewley et al.,
 SORT, ICIP 2016.

@@ -241,8 +241,8 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
             f'model {answer["name"]} runs on {answer["accelerator"]}{device}, engine '
             f'{answer["engine"]}'
         )
-        # It is no fault that no better accelerator is used: the machine has no better card, or
-        # the model doesn't fit the card.
+        # The finding is ok even if the reasons name better accelerators: the machine has no such
+        # card, or the model doesn't fit the card.
         if answer['reasons']:
             found += '; no better accelerator fits (--verbose says why)'
         yield ok(found, inference.node, **figures)

@@ -529,8 +529,8 @@ class SurfaceCache:
 
     The library caches buffers by the descriptor's *number*. If a number is reused, the library
     returns the buffer that had the number before. So this class passes duplicates with high
-    numbers to the library, keeps each open as long as the object made from it, and compares the
-    object with the frame's layout.
+    numbers to the library, keeps each duplicate open while the object made from it exists, and
+    compares the object with the frame's layout.
 
     :param library: name or path of ``libnvbufsurface``.
     :raises AllocationError: the library can't be loaded.
