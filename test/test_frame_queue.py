@@ -62,31 +62,21 @@ def many_switches() -> None:
     sys.setswitchinterval(1e-6)
 
 
-def test_the_oldest_is_released_and_counted_when_full(
+def test_the_oldest_is_released_when_full_and_it_polls_readable_while_it_holds_a_frame(
     make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     pool, queue = make_pool(slots=4), FrameQueue(2)
     frames = [make_frame(pool, sequence=i) for i in range(4)]
+    assert not readable(queue)
     for frame in frames:
         queue.put(frame)
+        assert readable(queue)
     assert [f.released for f in frames] == [True, True, False, False]
     assert (queue.dropped, len(queue)) == (2, 2)
-    assert queue.get() is frames[2] and queue.get() is frames[3]
-
-
-def test_it_polls_readable_exactly_while_it_holds_a_frame(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool, queue = make_pool(slots=3), FrameQueue(2)
-    seen, kept = [readable(queue)], []
-    for step in [lambda: queue.put(make_frame(pool))] * 3 + [lambda: kept.append(queue.get())] * 2:
-        step()
-        seen.append(readable(queue))
-    assert seen == [False, True, True, True, True, False]
-    kept.pop().release()
-    queue.put(kept.pop())
-    assert readable(queue)
-    queue.get().release()
+    assert queue.get() is frames[2] and readable(queue)
+    assert queue.get() is frames[3] and not readable(queue)
+    queue.put(frames[3])
+    assert readable(queue) and queue.get() is frames[3]
 
 
 def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeFrame) -> None:

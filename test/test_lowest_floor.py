@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What every room uses: texts of errors, logs, forks, files and their names, signals."""
+"""What every room uses: errors' texts, logs, retries, forks, files and their names, signals."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from processes import passes_in_child, ran
 import pytest
 
 import zc_perception
+from zc_perception.backoff import BackOff
 from zc_perception.errors import ConfigError, error_line, nearest, shown
 from zc_perception.forking import in_child, Turn
 from zc_perception.local_path import local_path
@@ -93,7 +94,7 @@ def test_a_value_is_shown_in_one_line_that_ends(value: object, text: str) -> Non
 # Repeated messages are logged rarely.
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [0.0]
+    now = [100.0]
     monkeypatch.setattr(time, 'monotonic', lambda: now[0])
     return now
 
@@ -101,11 +102,11 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_sentence_is_said_again_after_a_while_and_memory_is_bounded(now: list[float]) -> None:
     said: list[str] = []
     say = Seldom(said.append, 60.0)
-    for now[0] in range(60):
+    for now[0] in range(100, 160):
         say('refused')
     say('connected')
     assert said == ['refused', 'connected']
-    now[0] = 60.0
+    now[0] = 160.0
     say('refused')
     assert said[2:] == ['refused']
     for number in range(500):
@@ -137,6 +138,31 @@ def test_a_terminal_that_is_gone_is_no_reason_to_fail(
     closed.close()
     monkeypatch.setattr(sys, 'stderr', closed)
     on_stderr('nor this')
+
+
+# When a failed operation is tried again.
+def test_pauses_double_up_to_the_last_and_begin_anew_once_it_works(now: list[float]) -> None:
+    retry, pauses = BackOff(0.1, 5.0), []
+    assert retry.remaining_s == 0.0, 'the first attempt may begin at once'
+    for _ in range(8):
+        retry.failed()
+        pauses.append(retry.remaining_s)
+        now[0] = retry.due
+        assert retry.remaining_s == 0.0
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+    retry.start_over()
+    assert retry.remaining_s == retry.pause_s == 0.0
+    retry.failed()
+    assert retry.pause_s == 0.1
+
+
+def test_a_failure_may_have_another_longest_pause(now: list[float]) -> None:
+    retry = BackOff(0.1, 0.2)
+    for pause_s, last_s in [(0.1, None), (0.2, None), (0.4, 5.0), (0.8, 5.0), (0.2, None)]:
+        retry.failed(last_s)
+        assert retry.pause_s == pytest.approx(pause_s)
+    retry.pause(3.0)
+    assert retry.remaining_s == pytest.approx(3.0)
 
 
 # What a forked child resets, and in which order.
@@ -218,13 +244,20 @@ def test_what_nobody_can_mean_is_refused(named: str, message: str, home: Path) -
 
 
 # A requested output file is written completely or not at all.
-def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
-    path = tmp_path / 'x.json'
+@pytest.mark.parametrize('linked', [False, True])
+def test_a_file_is_replaced_a_link_stays_one_and_nothing_else_is_left(
+    tmp_path: Path, linked: bool
+) -> None:
+    there = tmp_path / 'folder' / 'there'
+    there.parent.mkdir()
+    path = tmp_path / 'link' if linked else there
+    if linked:
+        path.symlink_to(there)
     for content, written in (('ä', 'ä'.encode()), (b'\x00\xff', b'\x00\xff')):
         check_writable(path)
         write_whole(path, content)
-        assert path.read_bytes() == written
-        assert list(tmp_path.iterdir()) == [path]
+        assert path.is_symlink() is linked and there.read_bytes() == written
+        assert list(there.parent.iterdir()) == [there]
 
 
 def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_return(
@@ -239,17 +272,6 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_return(
     monkeypatch.setattr(os, 'fsync', fsync)
     write_whole(path, 'new')
     assert synced == [(False, 'old'), (True, 'new')]
-
-
-def test_a_link_stays_one(tmp_path: Path) -> None:
-    link, there = tmp_path / 'link', tmp_path / 'folder' / 'there'
-    there.parent.mkdir()
-    link.symlink_to(there)
-    for content in ('new', 'newer'):
-        check_writable(link)
-        write_whole(link, content)
-        assert link.is_symlink() and there.read_text() == content
-        assert list(there.parent.iterdir()) == [there]
 
 
 def test_a_fifo_is_written_in_place(tmp_path: Path) -> None:
@@ -352,19 +374,7 @@ def test_whoever_names_a_file_asks_where_it_is_installed() -> None:
     assert len(found) > 5
     assert [each for each in found if not each[2]] == [], "write shipped_file('docs/…')"
     assert [each for each in found if not (ROOT / each[1]).is_file()] == []
-
-
-def test_in_the_source_tree_the_files_are_those_of_the_repository() -> None:
     assert shipped_file('docs/models.md') == str(ROOT / 'docs/models.md')
-
-
-def asked(folder: Path) -> str:
-    """Copy the module into a package of its own in *folder*; ask it for a page."""
-    package = folder / 'zc_perception'
-    package.mkdir(parents=True)
-    shutil.copy2(PACKAGE / 'shipped_files.py', package)
-    say = "import shipped_files; print(shipped_files.shipped_file('docs/models.md'))"
-    return ran(sys.executable, '-c', say, cwd=package, check=True).stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -373,21 +383,22 @@ def asked(folder: Path) -> str:
         ('install/zc_perception/lib/python3.12/site-packages', 'install/zc_perception/share'),
         ('ws/local/lib/python3.10/dist-packages', 'ws/share'),
         ('usr/lib/python3/dist-packages', 'usr/share'),
+        ('code that was copied alone', ''),
     ],
 )
-def test_in_an_installation_they_are_in_its_share_folder(
+def test_in_an_installation_they_are_in_its_share_folder_else_as_in_the_repository(
     packages: str, share: str, tmp_path: Path
 ) -> None:
-    folder = tmp_path / share / 'zc_perception'
-    folder.mkdir(parents=True)
-    (folder / 'package.xml').touch()
-    assert asked(tmp_path / packages) == str(folder / 'docs/models.md')
-
-
-def test_code_that_was_copied_alone_names_the_file_as_the_repository_has_it(
-    tmp_path: Path,
-) -> None:
-    assert asked(tmp_path) == 'docs/models.md'
+    wanted = tmp_path / share / 'zc_perception' if share else Path()
+    if share:
+        wanted.mkdir(parents=True)
+        (wanted / 'package.xml').touch()
+    package = tmp_path / packages / 'zc_perception'
+    package.mkdir(parents=True)
+    shutil.copy2(PACKAGE / 'shipped_files.py', package)
+    say = "import shipped_files; print(shipped_files.shipped_file('docs/models.md'))"
+    said = ran(sys.executable, '-c', say, cwd=package, check=True).stdout
+    assert said == f'{wanted / "docs/models.md"}\n'
 
 
 # Signals that end a command.

@@ -274,8 +274,6 @@ def _end(failure: BaseException | None) -> NoReturn:
         status = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
         if isinstance(failure.code, str):
             print(failure.code, file=sys.stderr)
-    elif isinstance(failure, KeyboardInterrupt):
-        status = 128 + signal.SIGINT
     elif failure is not None:
         status = 1
     if failure is not None and not isinstance(failure, SystemExit):
@@ -285,9 +283,6 @@ def _end(failure: BaseException | None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BrokenPipeError, ValueError):
             stream.flush()
-    if isinstance(failure, KeyboardInterrupt):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
     os._exit(status & 0xFF)
 
 
