@@ -211,29 +211,67 @@ def pooled(**counts: Any) -> Any:
     )
 
 
+def clocked(**counts: int) -> Any:
+    """Return a camera whose clock has these counts."""
+    camera = Mock(identity='double')
+    camera.clock.statistics.return_value = ClockStatistics(**counts)
+    return camera
+
+
+def status_of_clock(camera: Any, counters: CaptureCounters) -> Status:
+    return clock_status(camera, counters, 1)
+
+
+POOL, CLOCK = (pooled, pool_status), (clocked, status_of_clock)
+
+
 @pytest.mark.parametrize(
-    ('counts', 'message', 'advice'),
+    ('of', 'counts', 'message', 'advice'),
     [
-        ({'exhausted': 3}, 'no slot was free for 3 frame(s) lately: inference', 'release frames'),
-        ({'abandoned': 1}, '1 frame(s) were forgotten lately, not released', 'call frame.release'),
-        ({'retired': 1}, '1 slot(s) were retired and 0 release fence(s) failed lately', 'dmesg'),
-        ({'fence_errors': 2}, 'retired and 2 release fence(s) failed lately', 'dmesg'),
-        ({'failures': 1, 'last_failure': 'no memory'}, 'given back: no memory', 'free memory'),
+        (
+            POOL,
+            {'exhausted': 3},
+            'no slot was free for 3 frame(s) lately: inference',
+            'release frames',
+        ),
+        (
+            POOL,
+            {'abandoned': 1},
+            '1 frame(s) were forgotten lately, not released',
+            'call frame.release',
+        ),
+        (POOL, {'retired': 1}, '1 slot(s) were retired and 0 release fence(s) failed', 'dmesg'),
+        (POOL, {'fence_errors': 2}, 'retired and 2 release fence(s) failed lately', 'dmesg'),
+        (POOL, {'failures': 1, 'last_failure': 'full'}, 'given back: full', 'free memory'),
+        (CLOCK, {'steps': 1}, 'the ROS clock was set 1 time(s) lately', ''),
+        (
+            CLOCK,
+            {'steps': 2, 'ahead_ns': 5_000_000},
+            'set 2 time(s) lately, stamps are 5.0 ms ahead until it has caught up',
+            '',
+        ),
+        (CLOCK, {'implausible': 4}, '4 stamp(s) of the driver lay in the future or far in', ''),
     ],
 )
-def test_what_goes_wrong_with_slots_is_said_for_a_while(
-    counts: dict[str, Any], message: str, advice: str
+def test_what_goes_wrong_with_slots_and_clocks_is_said_for_a_while(
+    of: tuple[Callable[..., Any], Callable[..., Status]],
+    counts: dict[str, Any],
+    message: str,
+    advice: str,
 ) -> None:
+    camera, look = of
     now = [10.0]
-    counters, camera = CaptureCounters(lambda: now[0]), pooled(**counts)
-    assert pool_status(pooled(), counters).level is Level.OK
-    status = pool_status(camera, counters)
-    assert status.level is Level.WARN and message in status.message and advice in status.advice
+    counters, seen = CaptureCounters(lambda: now[0]), camera(**counts)
+    well = look(camera(), counters)
+    assert (well.level, well.hardware_id) == (Level.OK, 'double')
+    status = look(seen, counters)
+    assert status.level is Level.WARN and message in status.message
+    assert status.advice and advice in status.advice and status.hardware_id == 'double'
     now[0] += 2.9
-    assert pool_status(camera, counters).level is Level.WARN
+    assert look(seen, counters).level is Level.WARN
     now[0] += 0.2
-    status = pool_status(camera, counters)
-    assert (status.level, status.message) == (Level.OK, 'dma-bufs')
+    after = look(seen, counters)
+    assert (after.level, after.message) == (Level.OK, well.message)
 
 
 def test_a_pool_says_who_holds_what_for_how_long() -> None:
@@ -248,32 +286,6 @@ def test_a_pool_says_who_holds_what_for_how_long() -> None:
     message = pool_status(camera, CaptureCounters()).message
     assert message.startswith('memfd: ordinary memory, no dma-buf')
     assert pool_status(None, CaptureCounters()).level is Level.WARN
-
-
-@pytest.mark.parametrize(
-    ('counted', 'message'),
-    [
-        (ClockStatistics(steps=1), 'the ROS clock was set 1 time(s) lately'),
-        (
-            ClockStatistics(steps=2, ahead_ns=5_000_000),
-            'set 2 time(s) lately, stamps are 5.0 ms ahead until it has caught up',
-        ),
-        (ClockStatistics(implausible=4), '4 stamp(s) of the driver lay in the future or far in'),
-    ],
-)
-def test_a_clock_that_is_not_steady_is_a_warning_for_a_while(
-    counted: ClockStatistics, message: str
-) -> None:
-    now = [10.0]
-    counters, camera = CaptureCounters(lambda: now[0]), Mock(identity='serial 7')
-    camera.clock.statistics.return_value = ClockStatistics()
-    assert clock_status(camera, counters, 1).level is Level.OK
-    camera.clock.statistics.return_value = counted
-    status = clock_status(camera, counters, 1)
-    assert status.level is Level.WARN and message in status.message and status.advice
-    assert status.hardware_id == 'serial 7'
-    now[0] += 3.1
-    assert clock_status(camera, counters, 1).level is Level.OK
 
 
 def test_a_silent_camera_is_an_error_a_second_later_however_often_one_looks() -> None:

@@ -107,25 +107,21 @@ def zoo(zoo_client: Client) -> Iterator[Client]:
         assert zoo_client.unload(unique_id).success
 
 
-def refused(zoo: Client, plugin: str, package: str = 'zoo', **options: Any) -> str:
+@pytest.mark.parametrize(
+    ('plugin', 'package', 'options', 'message', 'exact'),
+    [
+        *((*answer, True) for answer in EXACT),
+        *((plugin, 'zoo', options, part, False) for plugin, options, part in CLEAR),
+    ],
+)
+def test_it_refuses_in_the_words_that_clients_know_or_says_why_not_and_what_to_do(
+    plugin: str, package: str, options: dict[str, Any], message: str, exact: bool, zoo: Client
+) -> None:
     answer = zoo.load(plugin, package, **options)
     assert (answer.success, answer.full_node_name, answer.unique_id) == (False, '', 0)
-    assert zoo.list() == {} and '\n' not in answer.error_message
-    return str(answer.error_message)
-
-
-@pytest.mark.parametrize(('plugin', 'package', 'options', 'message'), EXACT)
-def test_it_refuses_in_the_words_that_clients_know(
-    plugin: str, package: str, options: dict[str, Any], message: str, zoo: Client
-) -> None:
-    assert refused(zoo, plugin, package, **options) == message
-
-
-@pytest.mark.parametrize(('plugin', 'options', 'part'), CLEAR)
-def test_it_says_why_not_and_what_to_do(
-    plugin: str, options: dict[str, Any], part: str, zoo: Client
-) -> None:
-    assert part in refused(zoo, plugin, **options)
+    said = answer.error_message
+    assert said == message if exact else message in said
+    assert zoo.list() == {} and '\n' not in said
 
 
 def test_what_a_failed_constructor_has_made_leaves_the_graph_and_its_traceback_is_logged(

@@ -174,12 +174,9 @@ def names(cells: Iterable[str]) -> set[str]:
     return {name for cell in cells for name in re.findall(r'`([\w.]+)`', cell)}
 
 
-def test_the_table_of_launch_files_has_each_file_and_no_other() -> None:
+def test_the_tables_have_each_launch_file_and_its_arguments_and_no_other() -> None:
     there = {file.name for file in (REPOSITORY / 'launch').iterdir() if file.is_file()}
     assert names(row[0] for row in rows('| file | what it starts |')) == there
-
-
-def test_the_table_of_arguments_has_those_of_each_launch_file_and_no_other() -> None:
     expected = {
         file.name.removesuffix('.launch.py'): declared(file)
         for file in (REPOSITORY / 'launch').glob('*.launch.py')
