@@ -758,21 +758,3 @@ def test_every_number_of_buffers_is_three_or_more_and_no_camera_can_have_less() 
     assert slots.default >= 3 and slots.convert(3) == 3
     with pytest.raises(ConfigError, match="parameter 'slots' is 2; it must be"):
         slots.convert(2)
-
-
-def test_with_three_slots_a_reader_a_frame_on_its_way_and_the_camera_do_not_meet(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool = make_pool(slots=DEFAULT_SLOTS)
-    read, on_its_way = make_frame(pool, sequence=0), make_frame(pool, sequence=1)
-    for sequence in range(2, 8):
-        filled = make_frame(pool, sequence=sequence)  # never waits, never drops
-        read.release()
-        read, on_its_way = on_its_way, filled
-    assert pool.statistics().exhausted == 0
-    third = make_frame(pool)
-    assert pool.acquire() is None and pool.statistics().exhausted == 1, (
-        'with one less the camera would have dropped a frame'
-    )
-    for frame in (read, on_its_way, third):
-        frame.release()
