@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 import errno
 from itertools import cycle
+import os
 from pathlib import Path
 import shutil
 from typing import Any
@@ -416,7 +417,10 @@ class FakeTracefs:
 
         patch.setattr(Path, 'mkdir', mkdir)
         patch.setattr(Path, 'rmdir', rmdir)
-        patch.setattr('zc_perception.verify.evidence.kernel_events.write_control', self.write)
+        module = 'zc_perception.verify.evidence.kernel_events'
+        patch.setattr(f'{module}.write_control', self.write)
+        # The tests may run in a container, which has a pid namespace of its own.
+        patch.setattr(f'{module}._INITIAL_PID_NAMESPACE', os.readlink('/proc/self/ns/pid'))
 
     def _fill(self, instance: Path) -> None:
         files = {
