@@ -154,7 +154,7 @@ def test_parameters_of_one_name_that_differ_are_named_with_their_packages(
         "parameter 'gain' of camera 'loud' of package 'own-loud' differs from that of camera "
         "'bright' of package 'own-bright': "
         'an integer from 0 to 7, by default 1, and an integer from 0 to 9, by default 1; give '
-        'one of them another name, or uninstall a package'
+        'one of the parameters another name, or uninstall a package'
     )
 
 
