@@ -205,8 +205,7 @@ class RecordedStamps:
         found = []
         if self._replaced:
             found.append(
-                'has stamps that are 0 or repeat: '
-                'these frames get the times of recording as stamps'
+                "has stamps that are 0 or repeat: the recorder's clock gives these frames stamps"
             )
         if self._went_back:
             found.append('has stamps that go back: they stay as they are')
