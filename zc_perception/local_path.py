@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Resolve variables, ``~``, and file and package URLs in a parameter's or a file's path."""
+"""Resolve variables, ``~``, and file and package URLs in paths that a parameter or file gives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def expanded(named: str, parameter: str, kind: str = 'parameter') -> str:
     """
     Replace environment variables and a leading ``~`` in the path *named*.
 
-    :param parameter: the parameter or key that has the path, for messages.
+    :param parameter: the name of the parameter, or of a file's key, that has the path; for
+        messages.
     :param kind: what *parameter* is, for messages: ``parameter`` or ``key``.
     :raises ConfigError: an environment variable is empty or missing, or the user after ``~`` is
         unknown. ``os.path`` would leave the variable or ``~`` in the file's name.
@@ -91,7 +92,7 @@ def _after(scheme: str, path: str) -> str | None:
 
 
 def _in_package(rest: str, beginning: str) -> str:
-    """Resolve ``PACKAGE/path``, the rest of a package URL, to a path in the share folder."""
+    """Resolve ``PACKAGE/path``, the rest of a package URL, to a path in the package's share."""
     package, _, below = rest.partition('/')
     if not package or not below or '..' in below.split('/'):
         raise ConfigError(

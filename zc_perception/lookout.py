@@ -83,8 +83,8 @@ class Watch:
         """
         Stop the periodic calls, and wait up to 2 s for a call that is running.
 
-        A second call has no effect. If the watched function itself calls this method, the method
-        doesn't wait.
+        Stopping a watch again has no effect. If the watched function itself calls this method,
+        the method doesn't wait.
         """
         self._lookout.end(self)
 

@@ -133,9 +133,9 @@ def says(
 REFUSED = [
     says('nobody', [], 'no participant names a format; the camera must'),
     says('same fourcc, other modifier', [CAMERA, who('npu', 'NV12 tiled')],
-         f'(camera: NV12 LINEAR, YUYV LINEAR; npu: NV12 {modifier_name(TILED)}); NV12 is '
-         'common, but none of its modifiers; add a converting participant or change one of the '
-         'participants'),
+         f'(camera: NV12 LINEAR, YUYV LINEAR; npu: NV12 {modifier_name(TILED)}); every '
+         'participant can use NV12, but no modifier is common; add a converting participant or '
+         'change one of the participants'),
     says('one that can use nothing', [CAMERA, BufferConstraints('npu', formats=())], 'npu: none)'),
     says('a CPU with tiles', [who('camera', 'NV12 tiled'),
                               who('cpu', 'NV12 tiled', cpu_access=READ)],
@@ -172,7 +172,7 @@ REFUSED = [
          "npu can't use buffers of heap 'memfd'", '2 slots are needed', heaps=('memfd',)),
     says('a media API without modifiers, and an explicit one', [who('gpu', 'NV12 tiled'),
          who('kms', 'NV12 tiled', 'NV12 implicit'), who('media', 'NV12 implicit')],
-         'NV12 is common, but none of its modifiers'),
+         'every participant can use NV12, but no modifier is common'),
 ]  # fmt: skip
 
 
@@ -429,7 +429,7 @@ def test_steps_that_would_take_all_memory_are_refused_by_name(
     steps: list[dict[str, int]], name: str
 ) -> None:
     greedy = [who(f'greedy{i}', **step) for i, step in enumerate(steps)]
-    with pytest.raises(NegotiationError, match=r'MiB for each image, .* times its pixels') as said:
+    with pytest.raises(NegotiationError, match=r'MiB .* times the size of its pixels') as said:
         agree([who('camera', 'NV12 linear'), *greedy], (1366, 768))
     assert all(f'{name}: ' in str(said.value) and p.participant in str(said.value) for p in greedy)
     agree([who('camera', 'NV12 linear'), who('page', stride_align=4096)], (1366, 768))

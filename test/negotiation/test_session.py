@@ -106,7 +106,7 @@ def test_who_does_not_fit_or_can_not_import_gets_no_buffers_and_the_others_go_on
     assert session.allocate([tiled, vic, npu], producer).format == (NV12, LINEAR)
     refused, fallen = session.outcomes()['gpu'], session.outcomes()['vic']
     assert refused.verdict is Verdict.REFUSED and 'gpu' in refused.reason
-    assert 'NV12 is common, but none of its modifiers' in refused.reason
+    assert 'every participant can use NV12, but no modifier is common' in refused.reason
     assert 'refused: ' in session.objection(tiled)
     assert fallen.verdict is Verdict.FELL_BACK
     why = 'fell back: trial import of slot 2 of 4 failed: OSError: EINVAL'
@@ -259,7 +259,7 @@ def test_each_who_stands_against_a_newcomer_is_named(producer: Producer) -> None
     session.leave(npu)
     assert session.stands_against([Consumer(who('late', 'YUYV linear', max_stride=128))]) == (
         'YUYV LINEAR 64x48 has a stride of 128 bytes, but viewer takes at most 64; '
-        'choose a narrower image or change one of them'
+        'choose a narrower image or change a participant'
     )
 
 

@@ -16,9 +16,9 @@
 """
 Call a function in a process of its own, because it may hang, crash, or use much memory.
 
-Such a function is called a question here. It loads vendors' libraries, GStreamer's plugins, rclpy
-or models. Its answer is one line of JSON on a separate pipe, because such libraries may write
-anything to stdout. This file is also the program that answers:
+In this module, such a function is a question. It loads vendors' libraries, GStreamer's plugins,
+rclpy or models. Its result, the answer, is one line of JSON on a separate pipe, because libraries
+may write anything to stdout. This file is also the program that runs in the process:
 ``python -m …asking DESCRIPTOR MODULE:FUNCTION [ARGUMENT ...]``.
 """
 

@@ -23,8 +23,8 @@ status depends on whether the parameter file needs the thing (:class:`Need`):
 - REQUIRED: the parameter file names the thing. The status is ``fail``: nodes won't work as the
   file demands.
 - POSSIBLE: ``auto`` may choose the thing, or there is no parameter file. The status is ``warn``:
-  something else replaces the thing, or some uses aren't possible. For software that most machines
-  don't have, the status is ``skip``.
+  nodes use something else in its place, or can't do a part of their work. For software that most
+  machines don't have, the status is ``skip``.
 - UNUSED: the parameter file uses something else. The status is ``skip``.
 """
 

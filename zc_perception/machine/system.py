@@ -95,7 +95,7 @@ def programs_using(path: str) -> list[str]:
 
 
 def file_of(library: ctypes.CDLL | str) -> str:
-    """Return the path of a loaded library, which often has its version; empty: not loaded."""
+    """Return the path of a loaded library, often with the version in it; empty: not loaded."""
     wanted = library if isinstance(library, str) else library._name
     base = os.path.basename(wanted or '').split('.so')[0]
     with open('/proc/self/maps', encoding='utf-8', errors='replace') as maps:

@@ -113,7 +113,7 @@ class DmaBuf:
         try:
             status = os.fstat(fd.fileno())
             access = fcntl.fcntl(fd.fileno(), fcntl.F_GETFL) & os.O_ACCMODE
-            # Older kernels report a dma-buf's st_size as 0; the documented way is to seek.
+            # Older kernels report a dma-buf's st_size as 0; lseek() returns the size on all.
             self.size = os.lseek(fd.fileno(), 0, os.SEEK_END)
         except BaseException:
             fd.close()
@@ -127,7 +127,8 @@ class DmaBuf:
         self._lent = False
         self._end_listeners: list[Callable[[BufferIdentity], None]] = []
         self._mapping: mmap.mmap | None = None
-        # Views of the mapping, made and ended with it, so that a frame's CPU access takes no lock.
+        # Views of the mapping. They exist as long as the mapping, so a frame's CPU access needs
+        # neither a new view nor the lock.
         self.read_memory: memoryview | None = None
         self._memory: memoryview | None = None
         self._lock = threading.Lock()
@@ -436,9 +437,9 @@ class DmaBuf:
 
         F_SEAL_FUTURE_WRITE forbids later writable mappings but keeps existing ones. So the memfd
         is mapped first, and pixels are written only through this mapping, until :meth:`close`.
-        F_SEAL_SEAL prevents peers from adding further seals. A dma-buf isn't changed: it has no
-        seals, and udmabuf refuses a memfd with a seal against writing. Lent memory isn't changed:
-        its owner could not map it for writing any more.
+        F_SEAL_SEAL prevents peers from adding further seals. A dma-buf isn't changed, because
+        dma-bufs have no seals. Lent memory isn't changed, because its owner could not map it for
+        writing any more.
 
         :returns: whether peers can't write. If they can, they must be trusted not to write, and
             the log line about the link has to report this.

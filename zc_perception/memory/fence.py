@@ -20,7 +20,8 @@ Fences: poll(2) reports a fence as readable when a device or program is done wit
 for software within one process, because a dead peer's eventfd would never signal.
 :class:`DeadlineFence` is for devices whose driver doesn't report when they are done. Waits have a
 time limit, don't poll in a busy loop, and continue after a signal handler. Code that gets a fence
-owns it and closes it. :class:`Waker` waits for fences and for calls from other threads together.
+owns it and closes it. A wait of :class:`Waker` ends when a fence signals or another thread calls
+:meth:`Waker.wake`.
 
 Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2),
 timerfd_create(2).
@@ -59,7 +60,7 @@ class Fence(Protocol):
 
     def wait(self, timeout_s: float) -> bool:
         """
-        Return whether the fence signalled, success or error, within *timeout_s*; 0: only look.
+        Return whether the fence signals success or an error within *timeout_s*; 0: don't wait.
 
         :raises ValueError: the timeout is negative, infinite or NaN.
         """

@@ -49,7 +49,7 @@ SYNC_MERGE_DATA = struct.Struct('<32siiII')
 SYNC_FILE_INFO = struct.Struct('<32siIIIQ')
 SYNC_NAME_LEN = 32
 
-# Not all of these are in Python's module fcntl: that of Python 3.11 lacks F_SEAL_FUTURE_WRITE.
+# Python's module fcntl doesn't have all of these: Python 3.11 lacks F_SEAL_FUTURE_WRITE.
 F_ADD_SEALS = 1033
 F_GET_SEALS = 1034
 F_SEAL_SEAL = 0x0001

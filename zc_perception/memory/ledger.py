@@ -16,8 +16,9 @@
 """
 The copy ledger: all code that touches pixels with the CPU books the bytes here, with a reason.
 
-The ledger is the package's own claim, which ``zc_verify`` checks from outside. This file isn't in
-``observe/``, because cameras and accelerators use it, and they may not import higher folders.
+``zc_verify`` checks from outside the process that no copy is missing in the ledger. This file
+isn't in ``observe/``, because cameras and accelerators use it, and they may not import higher
+folders.
 """
 
 from __future__ import annotations

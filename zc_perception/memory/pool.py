@@ -68,7 +68,8 @@ SPARE = 2
 # A thread that waits for a free slot checks for one at least this often.
 _LOOK_AGAIN_S = 1.0
 # How long to wait before calling the allocator again, in seconds: after its first failure, and
-# after many. The wait grows, because the allocator's search for contiguous memory is slow.
+# after many failures in a row. The wait grows, because each search of the allocator for contiguous
+# memory is slow.
 FIRST_RETRY_S, LAST_RETRY_S = 0.01, 1.0
 _NO_LIMIT = 1 << 30
 
@@ -114,7 +115,8 @@ class Slot:
     :param condemned: whether a quarantine fence could not be made, so that it is unknown when a
         dead consumer's device is done.
     :param since: CLOCK_MONOTONIC second of the last :meth:`BufferPool.acquire`.
-    :param sequence: the camera's number of the last frame that was published in the slot.
+    :param sequence: the sequence number of the last frame that was published in the slot; the
+        camera counts its frames.
     """
 
     index: int
@@ -144,7 +146,8 @@ class Holder:
     :param number: how many frames the consumer may hold at a time; ``None``: no limit was agreed.
     :param depth: how many of the newest frames may wait for it in addition to *number*.
     :param limit: *number* plus *depth*.
-    :param lossless: whether a producer that can wait does so, so that this holder loses no frame.
+    :param lossless: whether a producer that can wait waits for this holder to release frames, so
+        that the holder loses none.
     :param refused: how many leases it was refused because of *limit*.
     :param wants: whether a frame waits because the consumer holds *number* frames already.
     :param on_room: called when the consumer may be handed a frame again.
@@ -171,8 +174,9 @@ class Lease:
     :param since: CLOCK_MONOTONIC second at which the lease began.
 
     ``uses``: how many more calls of :meth:`BufferPool.release` it takes to end the lease, see
-    :meth:`BufferPool.again`. ``handed``: whether the holder has the frame; before, the frame waits
-    for the holder. ``ended``: how the lease ended (``released``, …); empty while it is valid.
+    :meth:`BufferPool.again`. ``handed``: whether the holder got the frame; until then, the frame
+    waits for the holder. ``ended``: how the lease ended (``released``, …); empty while it is
+    valid.
     """
 
     __slots__ = (
@@ -404,16 +408,16 @@ class BufferPool:
     """
     A fixed number of slots of one layout: one producer fills them, many consumers read them.
 
-    **Ownership.** The pool owns its slots, and their buffers until a slot *ends*; then it closes
-    the buffers. A consumer owns a :class:`Lease`, the right to use one generation of one slot. A
-    release fence belongs to the pool from the call of :meth:`release` on.
+    **Ownership.** The pool owns its slots and their buffers. When a slot *ends*, the pool closes
+    the slot's buffers. A consumer owns a :class:`Lease`, the right to use one generation of one
+    slot. A release fence belongs to the pool from the call of :meth:`release` on.
 
     **States of a slot:** free → filling → leased → waiting for release fences → free.
 
     1. :meth:`acquire` hands a free slot to the producer and increments the slot's generation, so
     that the pool recognises leases of earlier uses. If no slot is free, the producer
     drops the new frame, which is counted; :meth:`describe_holders` lists the holders for the log.
-    With *wait_s*, the producer waits for a free slot: a file can wait, a camera can't.
+    With *wait_s*, the producer waits for a free slot. A reader of a file can wait, a camera can't.
     :meth:`discard` takes back a slot that was not published.
     2. :meth:`lease` makes a lease for a consumer, while the slot is being filled or leased. The
     frame waits for this consumer until :meth:`hand_out`; from then on the consumer holds it.
@@ -427,13 +431,13 @@ class BufferPool:
     :meth:`close` ends all slots. A slot that is still in use ends with its last lease and fence.
 
     **Quotas.** :meth:`grant` promises a consumer a *number* of frames that it may hold. A consumer
-    that holds its number gets no other frame until it releases one; then ``on_room`` is called.
-    While it holds its number, up to *depth* newest frames wait for it. Beyond number plus depth,
+    that holds that many frames gets no other frame until it releases one; then ``on_room`` is
+    called. Until then, up to *depth* of the newest frames wait for it. Beyond number plus depth,
     leases are refused and counted; other consumers aren't affected. Numbers add up, because each
     consumer may hold different frames. Depths don't add up: the same newest frames wait for all
     consumers, so only the greatest depth takes slots. The promises never exceed the existing
-    slots. The pool forgets a consumer that has neither leases nor a promise, so that its table
-    doesn't grow while consumers come and go for hours.
+    slots. The pool forgets a consumer that has neither leases nor a promise, so that the table of
+    consumers doesn't grow while consumers come and go for hours.
 
     **Threads.** Any thread may call any public method. An open pool has no thread of its own.
     So :meth:`acquire` first calls :meth:`collect`, which releases abandoned leases and frees the
@@ -450,8 +454,8 @@ class BufferPool:
     and acquiring or leasing raises StaleFrameError.
 
     :param layout: where each plane lies in a slot's buffers.
-    :param allocate: makes the buffers of one slot; called once per slot now, and again to replace
-        a retired slot.
+    :param allocate: makes the buffers of one slot; the constructor calls it once for each slot,
+        and the pool calls it again to replace a retired slot.
     :param slots: the number of slots, 1 to 64; 3 is triple buffering.
     :param name: the producer's name, for messages.
     :param release_timeout_s: a slot whose release fence is pending for longer is retired and
@@ -1431,9 +1435,9 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
 
     If the buffers have pending fences now, the result is a sync_file of all these fences. If none
     is pending, a device may still be busy, because most drivers add no fences. In this case, the
-    result is a :class:`DeadlineFence` of *timeout_s*. The result is the same if the kernel can't
-    export fences (before 6.0), or if no descriptor is left for the export. If all buffers are
-    memfds, the fence signals at once, because no device uses a memfd.
+    result is a :class:`DeadlineFence` of *timeout_s*. A DeadlineFence is the result, too, if the
+    kernel can't export fences (before 6.0), or if no descriptor is left for the export. If all
+    buffers are memfds, the fence signals at once, because no device uses a memfd.
 
     :param timeout_s: for how many seconds a device's job may run at most: the longest submit
         timeout of all devices.
@@ -1472,7 +1476,7 @@ Identities = tuple[BufferIdentity, ...]
 
 
 def identities_of(buffers: Buffers) -> Identities:
-    """Return the identities of one frame's buffers; a duplicated descriptor has the same one."""
+    """Return the identities of one frame's buffers, the same ones for duplicated descriptors."""
     return tuple(buffer.identity for buffer in buffers)
 
 

@@ -68,7 +68,8 @@ def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> 
     """
     Return the heaps that the producer names, in its order.
 
-    If it names none, return all heaps that any participant names in full; leave out prefixes.
+    If it names none, return all heaps that any participant names in full. Leave out prefixes such
+    as ``dma_heap/``.
     """
     producer = _producer(participants, fmt)
     naming = participants if producer is None or producer.heaps is None else [producer]
@@ -200,7 +201,7 @@ def _format_objection(participants: Participants) -> str:
     reason = ''
     if both:
         names = ', '.join(sorted(map(fourcc_name, both)))
-        reason = f'{names} is common, but none of its modifiers; '
+        reason = f'every participant can use {names}, but no modifier is common; '
     return (
         f'no common pixel format and modifier ({offers}); {reason}add a converting '
         'participant or change one of the participants'
@@ -218,7 +219,7 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
             None,
             (
                 f'participants want different placements of planes: {names}; choose a format with '
-                'one plane or change one of them'
+                'one plane or change one of the participants'
             ),
         )
     return next(iter(wanted), None), None
@@ -303,7 +304,8 @@ def _layout_objection(
     if wanted > _MOST_PADDING + _MOST_TIMES * plain:
         return (
             f'{text} {size_text(size)} would take {wanted >> 20} MiB for each image, '
-            f'{wanted // plain} times its pixels ({_steps(participants)}); use smaller alignments'
+            f'{wanted // plain} times the size of its pixels ({_steps(participants)}); '
+            'use smaller alignments'
         )
     widest = max(plane.stride for plane in layout.planes)
     if limits.max_stride is not None and widest > limits.max_stride:
@@ -314,7 +316,7 @@ def _layout_objection(
         )
         return (
             f'{text} {size_text(size)} has a stride of {widest} bytes{multiple}, but {who} takes '
-            f'at most {limits.max_stride}; choose a narrower image or change one of them'
+            f'at most {limits.max_stride}; choose a narrower image or change a participant'
         )
     return None
 

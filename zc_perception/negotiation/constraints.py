@@ -225,7 +225,7 @@ class BufferConstraints:
         return float(place) if self.costs is None else float(self.costs[place])
 
     def for_format(self, fmt: Format | None) -> BufferConstraints:
-        """Return the constraints with ``heaps`` as they are for *fmt*; ``None``: unchanged."""
+        """Return the constraints with the ``heaps`` for *fmt*; if *fmt* is ``None``, unchanged."""
         heaps = None if fmt is None else dict(self.format_heaps).get(fmt)
         return (
             self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
@@ -369,7 +369,7 @@ def _options(parts: Sequence[str]) -> dict[str, Any]:
 
 def parse_options(text: str) -> BufferConstraints:
     """
-    Parse a text of :func:`options_text`.
+    Parse options that :func:`options_text` has formatted as text.
 
     The result has the ``participant`` 'consumer' and accepts any format.
 

@@ -277,7 +277,7 @@ class BufferSession:
             ]
 
     def leave(self, consumer: Consumer) -> None:
-        """Remove *consumer*, so that others can get its slots. Idempotent."""
+        """Remove *consumer*, so that other consumers can get its slots. Idempotent."""
         with self._lock:
             self._outcomes.pop(consumer, None)
 

@@ -328,8 +328,8 @@ def joint_limits(participants: Sequence[BufferConstraints]) -> ImageLimits:
     """
     Combine all participants' limits.
 
-    Each alignment is the least common multiple of the participants' alignments; ``max_stride`` is
-    their lowest.
+    Each alignment is the least common multiple of the participants' alignments, and ``max_stride``
+    is the lowest ``max_stride`` of a participant.
     """
     strides = [p.max_stride for p in participants if p.max_stride is not None]
     return ImageLimits(
