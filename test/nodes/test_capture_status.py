@@ -470,7 +470,7 @@ def test_an_announcement_that_can_not_be_written_is_a_warning(served: Any) -> No
     status = served.links.status()
     assert status.level is Level.WARN and 'free room in' in status.advice
     assert status.message == (
-        "the announcement beside the socket can't be written: No space left on device"
+        "the file that announces the socket can't be written: No space left on device"
     )
 
 

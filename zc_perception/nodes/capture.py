@@ -78,7 +78,7 @@ CALIBRATION = Part(
     'calibration',
     Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('why the file or its URL is wrong; '
         'the camera counts as not calibrated'),
-        'correct it, or [calibrate](calibration.md)'),
+        'correct the file or the URL, or [calibrate](calibration.md)'),
     Row(lambda s: s.wrong, WARN, '{text}', '{advice}', 'the file of `camera_info_url` is '
                                                        'missing, or its calibration is of another '
                                                        'camera '
@@ -294,7 +294,8 @@ class StereoSide:
             'restarts': found.restarts,
         }
         (pairs, dropped), self._seen = self._seen, (found.pairs, found.dropped)
-        # If no pair was made and no frame dropped since the last call, report the same as then.
+        # If no pair was made and no frame was dropped since the last call, report what that call
+        # reported.
         if found.pairs > pairs or found.dropped > dropped:
             self._paired = found.pairs > pairs
         apart_ns = found.apart_ns
@@ -318,7 +319,7 @@ _SLOWEST_HZ = 3.0 / PATIENCE_S
 _CAMERA_SLOTS = 4
 _FIXED = (
     "set parameter 'renegotiate' of {0} to true, start this consumer before {0}, or "
-    "name its needs in 'participants'"
+    "name the consumer's needs in parameter 'participants'"
 )
 _FRAMES = Endpoint('image_raw', 'publisher', adapted=True)
 
@@ -405,8 +406,8 @@ class CaptureNode(PerceptionNode):
     If the camera can't be opened yet, or is lost, the node waits for it, and diagnostics report
     the reason. An error that waiting can't mend is raised at once.
 
-    :param camera_factory: opens the camera in place of one that the parameters describe; gets the
-        identity of the lost camera or ``''``.
+    :param camera_factory: opens the camera; called with the identity of the lost camera, or with
+        ``''`` if none was lost. ``None``: open the camera that the parameters describe.
     :param stereo: this node's side of a stereo pair; then only frames are published that have a
         counterpart of the other camera.
     """

@@ -39,7 +39,8 @@ _FAR_BELOW = 0.45
 # lead is jitter.
 _AHEAD_NS = 10_000_000
 _IF_BAD = (
-    "check the camera's cable, power and bandwidth; for a video, the log names the bad frames"
+    "check the camera's cable, power and bandwidth; for a video, the node's log has the numbers "
+    'of the damaged frames'
 )
 _IF_NO_SLOT = "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"
 CAMERA = Part(
@@ -501,7 +502,7 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
 
 
 def copies_status(ledger: CopyLedger) -> Status:
-    """Report how often the CPU copied pixels, also by Frame.copy() and Frame.bgr()."""
+    """Report how often the CPU copied pixels; Frame.copy() and Frame.bgr() count, too."""
     return Status(
         'copies',
         OK,
@@ -531,4 +532,4 @@ def latency_status(latencies: StageLatencies) -> Status:
             for stage, p in latencies.summary().items()
         }
     )
-    return Status('latency', OK, 'per stage', values)
+    return Status('latency', OK, 'latency of each stage', values)

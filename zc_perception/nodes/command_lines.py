@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Define options and ``--help`` of the programs that run nodes, without ROS and NumPy."""
+"""Define options and ``--help`` of programs that run nodes; import neither ROS nor NumPy."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     ),
     'zc_record': (
         'Records the unchanged frames of image_raw, the detections and other topics as MCAP, '
-        'without slowing the camera down. It ends at Ctrl-C or at a limit.',
+        'without slowing the camera down. It ends at Ctrl-C, or as max_frames or max_duration '
+        'say.',
         [
             'zc_record --ros-args -p path:=drive',
             'zc_record --ros-args -p path:=drive -p max_duration:=60.0',

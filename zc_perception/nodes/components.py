@@ -22,8 +22,8 @@ executor first spins it. If a parameter, file or device can't be used, the const
 the error's text answers the load request.
 
 Nobody needs to connect components: a consumer and the camera of its topic find each other in the
-process (:mod:`~zc_perception.link.bus`), in any order of loading. If one is unloaded, the other
-goes on.
+process (:mod:`~zc_perception.link.bus`), in any order of loading. If one of them is unloaded, the
+other goes on running.
 """
 
 from __future__ import annotations

@@ -165,14 +165,14 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'heap',
             'auto',
-            'Where buffers come from: auto, dma_heap/NAME, udmabuf or memfd. auto: the first that '
-            'works here and suits all participants.',
+            'Where buffers come from: auto, dma_heap/NAME, udmabuf or memfd. auto: the first heap '
+            'that works on this machine and suits all participants.',
         ),
         ParameterSpec(
             'camera_name',
             '',
             (
-                'Name in calibrations and in their file names. '
+                'Name of the camera in calibrations and in their file names. '
                 "Empty: the node's name with its namespace."
             ),
         ),
@@ -209,7 +209,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'slots',
             8,
-            'Buffers in the pool. The pool gets more if all participants together hold more.',
+            'Number of slots in the pool; each has the buffers of one frame. The pool gets more '
+            'slots if all participants together hold more frames.',
             '',
             3,
             64,
@@ -223,9 +224,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'renegotiate',
             True,
-            "When a consumer comes that can't use the present buffers, allocate other buffers "
-            "that all can use, if there are any. The camera pauses meanwhile, at most once in 10 "
-            "s.",
+            "When a consumer comes that can't use the present buffers, allocate other buffers, if "
+            "all consumers can use those. The camera pauses meanwhile, at most once in 10 s.",
         ),
         ParameterSpec(
             'image_encoding',
@@ -284,8 +284,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'accelerator',
             AUTO,
-            'Where the model runs. auto: the best accelerator that works here; /diagnostics says '
-            'why better accelerators do not.',
+            'Where the model runs. auto: the best accelerator that works on this machine; '
+            '/diagnostics says why better accelerators do not work.',
             choices=(AUTO, *ACCELERATORS.built_in),
             other_choices=lambda: ACCELERATORS.others,
             renamed={'cpu': 'onnx'},
@@ -324,7 +324,7 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'max_detections',
             0,
-            "Most detections per frame. 0: the model's own value.",
+            "Largest number of detections per frame. 0: the model's own value.",
             '',
             0,
             10000,
@@ -344,8 +344,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'max_rate',
             0.0,
-            'Most frames per second that are run through the model, always the newest frames. '
-            '0: no limit.',
+            'Highest number of frames per second that are run through the model, always the '
+            'newest frames. 0: no limit.',
             'Hz',
             0.0,
             1000.0,
@@ -395,8 +395,8 @@ NODES: Mapping[str, NodeSpecs] = {
             'history',
             32,
             (
-                'Most pictures that wait for their detections. They need memory only while '
-                'detections/image has a subscriber.'
+                'Largest number of pictures that wait for their detections. They need memory only '
+                'while detections/image has a subscriber.'
             ),
             '',
             1,
@@ -444,8 +444,9 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'black_box',
             0.0,
-            "Instead of recording, keep the topics' messages of this latest time in memory (at "
-            'most as much as buffer allows), and write them when ~/trigger is called. 0: record.',
+            "Instead of recording, keep the topics' messages of the last black_box seconds in "
+            'memory (at most as much as parameter buffer allows), and write them when ~/trigger '
+            'is called. 0: record.',
             's',
             0.0,
             600.0,
@@ -470,8 +471,8 @@ NODES: Mapping[str, NodeSpecs] = {
             0,
             2**31 - 1,
         ),
-        ParameterSpec('buffer', 256, 'Most memory for frames and messages that wait for the '
-                                     'disk.', 'MiB', 1, 65536),
+        ParameterSpec('buffer', 256, 'Limit of the memory for frames and messages that wait for '
+                                     'the disk.', 'MiB', 1, 65536),
         ParameterSpec(
             'max_frames',
             0,
@@ -496,8 +497,8 @@ NODES: Mapping[str, NodeSpecs] = {
             'pipeline',
             '',
             'The pipeline that gets the frames, written as for gst-launch-1.0, without a source. '
-            'If it ends in appsink name=zc_sink, its H.264 is published. Empty: the encoder that '
-            'parameter encoder names.',
+            'If it ends in appsink name=zc_sink, its H.264 is published. Empty: a pipeline with '
+            'the encoder that parameter encoder names.',
         ),
         ParameterSpec(
             'encoder',

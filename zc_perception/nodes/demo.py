@@ -71,7 +71,7 @@ def option_parser() -> OptionParser:
         '--duration',
         type=float,
         metavar='S',
-        help='seconds to run; default 10, with --keep-all until the recording ends',
+        help='seconds to run; default 10, or no limit with --keep-all or --frames',
     )
     first.add_argument(
         '--camera',

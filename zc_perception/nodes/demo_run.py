@@ -239,7 +239,7 @@ class Progress:
         self._last = 0.0
 
     def show(self, text: str) -> None:
-        """Print *text*, unless the last text is younger than 0.5 s (2 s without a terminal)."""
+        """Print *text*, unless a text was printed less than 0.5 s ago (2 s: no terminal)."""
         now = time.monotonic()
         if now - self._last >= (_PROGRESS_S if self._live else 4 * _PROGRESS_S):
             self._last = now
@@ -330,7 +330,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the program; return the exit code: 0 after a complete run or a signal."""
     _check_folder(options.out)
-    # Keep the demo off the network, unless its user has set this variable.
+    # Let no other machine see the demo's topics, unless the user has set this variable.
     os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
     with interruptions(for_good=True) as stop:
         try:

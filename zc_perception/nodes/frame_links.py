@@ -163,7 +163,7 @@ PUBLISHER_LINK = Part(
         'the log says why; consumers that need no message still get these frames'),
     _RIVALS,
     _NO_PICTURE,
-    Row(lambda s: s.unannounced, WARN, ("the announcement beside the socket can't be written: "
+    Row(lambda s: s.unannounced, WARN, ("the file that announces the socket can't be written: "
                                         '{unannounced}'), UNANNOUNCED),
     Row(lambda s: s.link.image_readers, OK, ('{link.image_readers} plain image_raw reader(s): '
                                              'each frame is converted, which is a copy')),
@@ -194,7 +194,7 @@ def subscribe_frames(
 
     :param held: how many frames the node may hold at the same time.
     :param constraints: what the node requires of buffers; ``None``: the subscription has no part
-        in their negotiation until the caller calls its ``take_part``.
+        in the negotiation of buffers until the caller calls the subscription's ``take_part``.
     :param slow: names what in the node is too slow, with advice; diagnostics report both while
         the node gets no frame because it holds as many as it may hold.
     :raises ConfigError: ``shared_memory_users`` names a user that doesn't exist.

@@ -184,8 +184,8 @@ class GStreamerNode(PerceptionNode):
         kbit = self.parameters['bit_rate']
         made = _ENCODERS[name].format(gop=self.parameters['gop_size'], kbit=kbit, bit=kbit * 1000)
         self.get_logger().info(
-            f"{name} encodes on the CPU and copies each frame (booked as '{COPIED}'); for an "
-            "encoder in hardware set parameter 'pipeline'"
+            f"{name} encodes on the CPU and copies each frame (the copy ledger counts this as "
+            f"'{COPIED}'); for an encoder in hardware set parameter 'pipeline'"
         )
         return f'videoconvert ! {_ENCODED} ! {made} ! {_TAIL}'
 
@@ -206,7 +206,10 @@ class GStreamerNode(PerceptionNode):
                 f'install one of {", ".join(missing)}'
             )
         if missing:
-            self.get_logger().info(f'not installed, so not published: {", ".join(missing)}')
+            self.get_logger().info(
+                'message packages that are not installed, whose topics are not published: '
+                f'{", ".join(missing)}'
+            )
 
     def _listeners(self) -> int:
         """
@@ -291,8 +294,8 @@ class GStreamerNode(PerceptionNode):
             self.warn_once(
                 [
                     (
-                        'an element of the pipeline reads frames with the CPU, which is booked '
-                        f"as '{COPIED}'"
+                        'an element of the pipeline reads frames with the CPU; the copy ledger '
+                        f"counts this as '{COPIED}'"
                     )
                 ]
             )

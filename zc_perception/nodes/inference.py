@@ -348,7 +348,8 @@ BUDGET = Part(
     'budget',
     Row(lambda s: s.late, WARN, ('{late} frame(s) took longer than {deadline_ms:g} ms lately, '
                                  'the worst {worst}'), '{advice}',
-        see='by the stage that the message names; see [zc_timeline](timeline.md#a-deadline)'),
+        see='the advice depends on the stage that the message names; see '
+        '[zc_timeline](timeline.md#a-deadline)'),
     well='no frame took longer than {deadline_ms:g} ms lately',
 )  # fmt: skip
 # Deactivation waits at most this many seconds for frames in flight; a slower frame is released
@@ -624,7 +625,7 @@ class InferenceNode(PerceptionNode):
                 f'{selected.manifest.name}, {capabilities.device}): {access}'
             )
         if compiled is None:
-            logger.info(f'{how_it_runs()}: detections take more of a CPU')
+            logger.info(f'{how_it_runs()}: decoding takes more CPU time than compiled code does')
         if selected.manifest.finds:
             logger.info(f'model {selected.manifest.name} finds {selected.manifest.finds}')
         self._status.say_notices()

@@ -195,9 +195,9 @@ def process_arguments() -> list[DeclareLaunchArgument]:
             'on_exit',
             default_value='shutdown',
             choices=['shutdown', 'respawn', 'nothing'],
-            description='When a process of this launch file ends: end everything (with exit code '
-            '1 if the process has failed), start the process again after respawn_delay with '
-            'all its nodes, or leave the rest running.',
+            description='What to do when a process of this launch file ends. shutdown: end '
+            'everything, with exit code 1 if the process has failed; respawn: start the process '
+            'with all its nodes again after respawn_delay; nothing: leave the rest running.',
         ),
         DeclareLaunchArgument(
             'respawn_delay',
@@ -297,7 +297,7 @@ class Chosen:
         if not os.path.isfile(path):
             # launch_ros would only warn and start the nodes with default values, so a vehicle
             # would run with the wrong camera.
-            hint = f"installed are {', '.join(_installed())} in '{config_file('')}'"
+            hint = f"installed files: {', '.join(_installed())} in '{config_file('')}'"
             raise ConfigError(f"params_file '{path}' does not exist or is not a file; {hint}")
         return read_parameter_yaml(path, 'params_file')
 
@@ -549,8 +549,8 @@ class LoadComponents(LoadComposableNodes):
     Before each load it asks the container for its list of nodes and waits for the answer, because
     a load request to a container that has just ended is never answered.
 
-    :param required: whether a failure ends the launch; if not, it is logged, and the components
-        after it aren't loaded.
+    :param required: whether a failure ends the launch; if not, the failure is logged, and the
+        components after the failed one aren't loaded.
     :param timeout_s: seconds within which the container must answer with the list; ``None``: no
         limit, for a container that the launch starts itself.
     """
@@ -652,7 +652,7 @@ def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float 
     """
     Send a request and wait for the answer; return it, or ``None`` if the wait ended before.
 
-    :param over: ends the wait when it returns true; asked every second, and only without a limit.
+    :param over: ends the wait when it returns true; called every second if there is no limit.
     :param timeout_s: longest wait; 0: no limit.
     """
     done = threading.Event()
@@ -677,5 +677,5 @@ def _containers(context: LaunchContext) -> str:
         if service.endswith(suffix)
     }
     if names:
-        return 'running are ' + ', '.join(sorted(names))
+        return 'running containers: ' + ', '.join(sorted(names))
     return "no container runs; start one with 'ros2 run zc_perception component_container'"
