@@ -92,11 +92,12 @@ def _after(scheme: str, path: str) -> str | None:
 
 
 def _in_package(rest: str, beginning: str) -> str:
-    """Resolve ``PACKAGE/path``, the rest of a package URL, to a path in the package's share."""
+    """Resolve ``PACKAGE/path``, the rest of a package URL, below the package's share folder."""
     package, _, below = rest.partition('/')
     if not package or not below or '..' in below.split('/'):
         raise ConfigError(
-            f"{beginning}a package URL is package://PACKAGE/path/in/its/share, without '..'"
+            f"{beginning}a package URL is package://PACKAGE/PATH; PATH is in the package's share "
+            "folder, without '..'"
         )
     prefixes = filter(None, os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep))
     for prefix in prefixes:

@@ -61,7 +61,7 @@ class PlaneViews(Sequence[NDArray[Any]]):
     than 8 bits. A word that holds several components (RGB565) is one unsigned integer.
 
     The mapping ends with the ``with`` block, or when this object is collected. This ends the CPU
-    access to every buffer, even if the block raises, or the SYNC ioctl on another buffer.
+    access to every buffer, even if the block or the SYNC ioctl on another buffer raises an error.
 
     :param live: a list. For each buffer, one array spans its memory and the planes are views of
         this array. If such an array is still in use when the mapping ends, a weak reference to it

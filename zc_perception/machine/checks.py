@@ -76,7 +76,7 @@ class Finding:
 
     :param found: what the check found, in one sentence without a full stop.
     :param advice: what the user should do; empty if there is nothing to do.
-    :param subject: the device, heap or camera that was checked, if a check has several.
+    :param subject: the device, heap or camera that was checked, if a check examines several.
     :param figures: the finding as data for programs: strings, numbers, booleans, ``None``, and
         lists and objects of these.
     """

@@ -18,8 +18,8 @@ Memory of frames: descriptors, dma-bufs, heaps, fences, pools, and the ledger of
 
 This folder doesn't use ROS. Read ``pool.py`` first: the docstring of ``BufferPool`` explains how a
 buffer goes from the producer to its consumers and back, and how many frames a consumer may hold.
-``heaps.py`` allocates buffers. ``dmabuf.py`` has the class of a buffer, ``fence.py`` those of
-fences, which signal when a device is done with a buffer, and ``owned_fd.py`` that of a descriptor.
-``kernel_abi.py`` has the numbers of the kernel's ioctls and the layouts of their structs.
+``heaps.py`` allocates buffers, and ``dmabuf.py`` has the class of a buffer. ``fence.py`` has
+fences, which signal when a device is done with a buffer. ``owned_fd.py`` has the class that owns a
+descriptor. ``kernel_abi.py`` has the numbers of the kernel's ioctls and their structs.
 ``ledger.py`` counts each pass of the CPU over pixels.
 """

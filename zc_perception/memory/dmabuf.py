@@ -113,7 +113,7 @@ class DmaBuf:
         try:
             status = os.fstat(fd.fileno())
             access = fcntl.fcntl(fd.fileno(), fcntl.F_GETFL) & os.O_ACCMODE
-            # Older kernels report a dma-buf's st_size as 0; lseek() returns the size on all.
+            # Older kernels report a dma-buf's st_size as 0, but lseek() returns its size.
             self.size = os.lseek(fd.fileno(), 0, os.SEEK_END)
         except BaseException:
             fd.close()

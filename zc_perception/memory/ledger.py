@@ -16,9 +16,9 @@
 """
 The copy ledger: all code that touches pixels with the CPU books the bytes here, with a reason.
 
-``zc_verify`` checks from outside the process that no copy is missing in the ledger. This file
-isn't in ``observe/``, because cameras and accelerators use it, and they may not import higher
-folders.
+The package itself keeps the ledger, so ``zc_verify`` also looks for copies by the kernel's events.
+This file isn't in ``observe/``, because cameras and accelerators use it, and they may not import
+higher folders.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ class Holder:
     :param number: how many frames the consumer may hold at a time; ``None``: no limit was agreed.
     :param depth: how many of the newest frames may wait for it in addition to *number*.
     :param limit: *number* plus *depth*.
-    :param lossless: whether a producer that can wait waits for this holder to release frames, so
-        that the holder loses none.
+    :param lossless: whether a producer that isn't live, such as the reader of a file, waits for
+        this holder, so that the holder loses no frame.
     :param refused: how many leases it was refused because of *limit*.
     :param wants: whether a frame waits because the consumer holds *number* frames already.
     :param on_room: called when the consumer may be handed a frame again.
@@ -1476,7 +1476,7 @@ Identities = tuple[BufferIdentity, ...]
 
 
 def identities_of(buffers: Buffers) -> Identities:
-    """Return the identities of one frame's buffers, the same ones for duplicated descriptors."""
+    """Return the identities of one frame's buffers; a descriptor's duplicate has the same one."""
     return tuple(buffer.identity for buffer in buffers)
 
 

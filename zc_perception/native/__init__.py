@@ -50,7 +50,10 @@ def _load() -> tuple[ModuleType | None, str]:
         if (
             getattr(module, 'VERSION', 1) != _VERSION
         ):  # the Python code or the compiled module was updated without the other
-            return None, 'plain Python (the compiled module is of another version; install again)'
+            return None, (
+                'plain Python (the compiled module is of another version; install the package '
+                'again)'
+            )
         return module, 'compiled steps'
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError)

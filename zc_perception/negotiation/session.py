@@ -117,7 +117,7 @@ class BufferSession:
     The negotiation of one camera with its consumers: see the module's docstring.
 
     :param camera: the camera's constraints; ``heaps`` are those that it can allocate from. The
-        order of its formats and heaps decides a tie.
+        order of its formats and heaps decides between settings with equal costs.
     :param size: the images' width and height in pixels.
     :param wanted_slots: the total number of slots to ask for, unless more are needed or fewer are
         allowed.

@@ -184,7 +184,7 @@ class AllocationRequest:
     """
     The request for buffers to the allocator, which is the camera.
 
-    The allocator chooses one of ``modifiers``. It may add padding, and change nothing else.
+    The allocator chooses one of ``modifiers``. It may add padding, but may not change the rest.
 
     :param modifiers: the acceptable modifiers, the best first. INVALID among them means that an
         implicit layout is acceptable; INVALID alone requires it.

@@ -108,8 +108,8 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     ),
     'zc_record': (
         'Records the unchanged frames of image_raw, the detections and other topics as MCAP, '
-        'without slowing the camera down. It ends at Ctrl-C, or as max_frames or max_duration '
-        'say.',
+        'without slowing the camera down. It ends at Ctrl-C, or when max_frames or max_duration '
+        'is reached.',
         [
             'zc_record --ros-args -p path:=drive',
             'zc_record --ros-args -p path:=drive -p max_duration:=60.0',

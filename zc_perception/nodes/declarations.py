@@ -44,7 +44,7 @@ class NodeSpecs:
     modules of all kinds; the constructor doesn't.
 
     :param own: the node's own parameters.
-    :param chooses: the own parameter that chooses a kind, such as ``camera``.
+    :param chooses: the name of the node's parameter that chooses a kind, such as ``camera``.
     :param kinds: the kinds from which that parameter chooses.
     """
 

@@ -239,7 +239,7 @@ class Progress:
         self._last = 0.0
 
     def show(self, text: str) -> None:
-        """Print *text*, unless a text was printed less than 0.5 s ago (2 s: no terminal)."""
+        """Print *text*, unless a text was printed less than 0.5 s ago (2 s if not a terminal)."""
         now = time.monotonic()
         if now - self._last >= (_PROGRESS_S if self._live else 4 * _PROGRESS_S):
             self._last = now
@@ -315,7 +315,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         f'{summary["accelerator"]}, model {summary["model"]}'
     )
     print(
-        'passes over pixels per frame: '
+        'passes of the CPU over the pixels of a frame: '
         + ', '.join(f'{k} {v:g}' for k, v in summary['pixel_copies_per_frame'].items())
     )
     for stage, values in summary['latency_ms'].items():

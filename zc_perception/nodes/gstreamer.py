@@ -207,7 +207,7 @@ class GStreamerNode(PerceptionNode):
             )
         if missing:
             self.get_logger().info(
-                'message packages that are not installed, whose topics are not published: '
+                'these message packages are not installed, so their topics are not published: '
                 f'{", ".join(missing)}'
             )
 

@@ -625,7 +625,7 @@ class InferenceNode(PerceptionNode):
                 f'{selected.manifest.name}, {capabilities.device}): {access}'
             )
         if compiled is None:
-            logger.info(f'{how_it_runs()}: decoding takes more CPU time than compiled code does')
+            logger.info(f'{how_it_runs()}: decoding takes more CPU time than with compiled code')
         if selected.manifest.finds:
             logger.info(f'model {selected.manifest.name} finds {selected.manifest.finds}')
         self._status.say_notices()

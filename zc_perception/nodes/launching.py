@@ -531,7 +531,7 @@ def _judge(
     if len(cameras) > 1 and chosen['device']:
         raise ConfigError(
             f"launch argument 'device' is '{chosen['device']}', for {len(cameras)} cameras; "
-            'give each camera its own in the parameter file, as '
+            'give each camera its own device in the parameter file, as '
             f'/{cameras[0]}/capture: ros__parameters: device'
         )
     paths = {
