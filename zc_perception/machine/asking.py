@@ -87,7 +87,7 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
             *arguments,
         ]
         try:
-            # Hold the lock, so that end_all() can't miss a process that has only just started.
+            # Hold the lock, so that end_all() can't miss a process that is starting now.
             with _lock:
                 process = subprocess.Popen(
                     command,

@@ -300,7 +300,7 @@ def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
     """
     Yield a one-page buffer of the first heap that allocates dma-bufs; ``None``: no heap does.
 
-    Heaps that aren't contiguous come first, because the contiguous pool is small.
+    Heaps that aren't contiguous are tried first, because contiguous memory is scarce.
     """
     names = sorted(
         heap_nodes(system), key=lambda name: (name != 'dma_heap/system', 'cma' in name, name)

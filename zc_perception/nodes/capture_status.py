@@ -93,8 +93,8 @@ CAMERA = Part(
         WARN,
         "only {percent:.0f} % of the camera's framerate comes",
         (
-            'in the dark a long exposure causes this; otherwise look at the counters of frames '
-            'left out'
+            'in the dark a long exposure causes this; otherwise look at the counters: they say '
+            'why frames are left out'
         ),
         joins=True,
     ),

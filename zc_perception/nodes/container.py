@@ -20,8 +20,8 @@ Component containers for Python nodes; they do what rclcpp's containers do for C
 :class:`ComponentManager` answers requests of ``ros2 component`` and launch files to load, unload
 and list components. :class:`ContainerExecutor` goes on after an exception in a callback, and can
 remove a node while the executor spins. rclpy's own executors end with the first exception, don't
-report which node raised it, and keep the interpreter from ending while a callback hangs. The
-executor uses only rclpy's documented interface.
+report which node raised it, and keep the interpreter from ending while a callback hangs.
+ContainerExecutor uses only rclpy's documented interface.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class ContainerExecutor(Executor):
     :param on_error: called with a node and the exception of its callback, on the thread that ran
         the callback; the node is ``None`` for a task. The function must not raise.
     :param on_end: called on each of these threads that ends without :meth:`stop`: the context was
-        shut down, or waiting for work has failed too often (attribute ``failure`` has the trace).
+        shut down, or waiting for work has failed too often (then attribute ``failure`` has the
+        traceback).
     """
 
     def __init__(

@@ -85,11 +85,11 @@ SUBSCRIBER_LINK = Part(
     Row(lambda s: s.failed, WARN, ('{failed} message(s) could not be converted lately; the '
                                    'rung in use is {rung}: {reason}'), CONVERTIBLE),
     Row(lambda s: s.rung == UNMATCHED and s.reason == NO_PUBLISHER, WARN, 'unmatched: {reason}',
-        ('start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic '
-         'info -v')),
+        ('start the camera, or compare topic name, namespace and QoS of publisher and '
+         'subscriber: ros2 topic info -v')),
     Row(lambda s: s.rung == UNMATCHED, WARN, 'unmatched: {reason}',
-        ("if this lasts, see the publisher's log and diagnostics, and compare both "
-         'ends: ros2 topic info -v')),
+        ("if this lasts, see the publisher's log and diagnostics, and compare publisher and "
+         'subscriber: ros2 topic info -v')),
     # No warning for a subscriber on another host: hosts can't share memory, so messages are the
     # best link.
     Row(lambda s: s.rung == ROS_MESSAGE and not s.far, WARN, 'ros_message: {reason}',
@@ -134,8 +134,8 @@ _WITHOUT_SLOTS = Row(
 _RIVALS = Row(
     lambda s: s.rivals, WARN, ("'{topic}' has another publisher ({rivals}): consumers get the "
                                'frames of both, mixed'),
-    ('start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another '
-     'ROS_DOMAIN_ID'),
+    ('start one of the publishers in another namespace (--ros-args -r __ns:=/NAME) or with '
+     'another ROS_DOMAIN_ID'),
 )  # fmt: skip
 _NO_PICTURE = Row(
     lambda s: s.link.turned_away, WARN, ('{link.turned_away} plain reader(s) of image_raw get '
