@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from camera.v4l2_double import DriverDouble
-from npu.card_kit import Host
+from npu.card_kit import CountingCard, Host, LINEAR_ONLY
 
 from zc_perception.camera.v4l2 import abi as v4l2
 from zc_perception.camera.v4l2.device import DeviceFile
@@ -45,9 +45,7 @@ from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.axl.device import axl_error, AxlCapabilities, AxlDevice
-from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.modifier import LINEAR
+from zc_perception.npu.axl.device import axl_error, AxlDevice
 
 #: Names everything that a vehicle may be asked for, so that every verdict is strict.
 YAML: dict[str, dict[str, Any]] = {
@@ -130,34 +128,25 @@ class StandInHeap:
         self._vehicle.open_things -= 1
 
 
-class StandInCard:
+class StandInCard(CountingCard):
     def __init__(self, vehicle: Vehicle) -> None:
+        super().__init__(vehicle.level, formats=LINEAR_ONLY if vehicle.level == 2 else ())
         self._vehicle = vehicle
-        self._held: set[int] = set()
         vehicle.open_things += 1
-
-    def query(self) -> AxlCapabilities:
-        formats = ((NV12, LINEAR),) if self._vehicle.level == 2 else ()
-        return AxlCapabilities(self._vehicle.level, 4, 64, 64, formats)
 
     def import_planes(self, layout: Any, buffers: Sequence[DmaBuf], flags: Any) -> int:
         assert self._vehicle.level == 2 and all(plane.stride % 64 == 0 for plane in layout.planes)
         if any(buffer.heap in self._vehicle.unmappable_heaps for buffer in buffers):
             raise axl_error('import_planes', errno.EOPNOTSUPP)
         assert layout.buffer_size(0) <= buffers[0].size
-        self._held.add(1)
-        return 1
+        return super().import_fd()
 
     def import_fd(self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: Any) -> int:
         assert self._vehicle.level == 1 and width * height * 3 // 2 <= buffer.size
-        self._held.add(2)
-        return 2
-
-    def release_import(self, handle: int) -> None:
-        self._held.remove(handle)
+        return super().import_fd()
 
     def close(self) -> None:
-        assert not self._held, 'an import was not released'
+        assert not self.held, 'an import was not released'
         self._vehicle.open_things -= 1
 
 

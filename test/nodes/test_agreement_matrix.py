@@ -25,10 +25,8 @@ itself to save imports, so it must not use ROS itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing, ExitStack
+from contextlib import ExitStack
 import json
-import multiprocessing
-from multiprocessing.connection import Connection
 import os
 from pathlib import Path
 import subprocess
@@ -43,6 +41,7 @@ from nodes.programs import environment
 from nodes.ros_kit import overrides
 import pytest
 import rclpy
+from rig.guest.link_kit import Remote
 from waiting import eventually, until
 
 from zc_perception import create_frame_subscription
@@ -136,62 +135,19 @@ class Host:
         self._ends.close()
 
 
-class Process:
-    """A host in a forked process, which a test may kill."""
-
-    def __init__(self) -> None:
-        fork = multiprocessing.get_context('fork')
-        self._ours, theirs = fork.Pipe()
-        self.process = fork.Process(target=_serve, args=(theirs, self._ours))
-        self.process.start()
-        theirs.close()
-
-    def ask(self, name: str, *arguments: object) -> None:
-        self._ours.send((name, *arguments))
-
-    def answer(self) -> Any:
-        assert self._ours.poll(2 * PATIENCE_S), 'no answer'
-        found = self._ours.recv()
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def call(self, name: str, *arguments: object) -> Any:
-        self.ask(name, *arguments)
-        return self.answer()
-
-    def close(self) -> None:
-        self._ours.close()
-        self.process.join(PATIENCE_S)
-        self.process.kill()
-        self.process.join()
-
-
-def _serve(theirs: Connection, ours: Connection) -> None:
-    ours.close()
-    with closing(Host()) as target:
-        while True:
-            try:
-                name, *arguments = theirs.recv()
-            except EOFError:
-                return
-            try:
-                theirs.send(getattr(target, name)(*arguments))
-            except Exception as error:
-                theirs.send(RuntimeError(f'{type(error).__name__}: {error}'))
-
-
 def run_case(values: dict[str, Any], needs: str, order: str) -> dict[str, Any]:
     with ExitStack() as stack:
 
-        def process() -> Process:
-            return stack.enter_context(closing(Process()))
+        def process() -> Remote:
+            made = stack.enter_context(Remote(Host))
+            made.wait_longer(2 * PATIENCE_S)
+            return made
 
-        def joined(name: str = _NAME) -> tuple[float, Process]:
+        def joined(name: str = _NAME) -> tuple[float, Remote]:
             consumer = process()
             return consumer.call('join', name, needs), consumer
 
-        def begun() -> tuple[float, Process]:
+        def begun() -> tuple[float, Remote]:
             """Start both; return when the last one was ready, and the consumer under test."""
             if order == ALONE:
                 camera.call('join', _NAME, needs)
@@ -214,7 +170,7 @@ def run_case(values: dict[str, Any], needs: str, order: str) -> dict[str, Any]:
                 return joined()
             _, victim = joined('victim')
             eventually(lambda: camera.call('knows', 'victim'), 2.0)
-            victim.process.kill()
+            victim.kill()
             before = witness.call('seen')['frames']
             goes_on = lambda: witness.call('seen')['frames'] > before + 3  # noqa: E731
             until(goes_on, lambda: f'the witness: {witness.call("seen")}', PATIENCE_S)
@@ -227,7 +183,7 @@ def run_case(values: dict[str, Any], needs: str, order: str) -> dict[str, Any]:
         return {**found, 'camera': camera.call('told')}
 
 
-def _served(consumer: Process, camera: Process) -> dict[str, Any]:
+def _served(consumer: Remote, camera: Remote) -> dict[str, Any]:
     """Wait for a frame or a refusal; the camera must report the latter, too. Return the state."""
 
     def look() -> Any:

@@ -112,6 +112,7 @@ class Remote:
         self._answers = self._child.socket.makefile('r', encoding='utf-8')
         self._ended = False
         self.pid = self._child.pid
+        self.wait_longer = self._child.socket.settimeout
 
     def ask(self, name: str, *arguments: object) -> None:
         self._child.socket.sendall(json.dumps([name, *arguments]).encode() + b'\n')
