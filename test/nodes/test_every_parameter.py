@@ -56,6 +56,7 @@ from zc_perception.camera.stereo import Side
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import CameraLostError, ZcError
 from zc_perception.link.endpoints import frame_offer
+from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.nodes import (
     capture,
     frame_links,
@@ -515,11 +516,7 @@ class Graph:
         if len(self.published) <= published + WITHIN:
             return []
         first = self.published[published + WITHIN]
-        return [
-            m
-            for m in self.messages[topic]
-            if m.header.stamp.sec * 1_000_000_000 + m.header.stamp.nanosec >= first
-        ]
+        return [m for m in self.messages[topic] if stamp_ns(m.header) >= first]
 
 
 @pytest.fixture(scope='module')

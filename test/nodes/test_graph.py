@@ -50,6 +50,7 @@ from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.link.bus import MEETING
 from zc_perception.link.endpoints.qos import bus_key
+from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.constraints import BufferConstraints, parse_stand_in
@@ -198,7 +199,7 @@ def test_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
 
 # What a program that doesn't use this package receives.
 def _header(message: Any) -> tuple[int, str]:
-    return message.header.stamp.sec * 10**9 + message.header.stamp.nanosec, message.header.frame_id
+    return stamp_ns(message.header), message.header.frame_id
 
 
 def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(

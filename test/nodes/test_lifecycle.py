@@ -27,17 +27,15 @@ from typing import Any
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetAvailableStates, GetAvailableTransitions
 from long_form import LONG
+from nodes import ros_kit
 from nodes.programs import parameters, Program
 from nodes.ros_kit import (
     ACTIVATE,
     CLEANUP,
     CONFIGURE,
     DEACTIVATE,
-    given_back,
-    held,
     Managed,
     set_or_why_not,
-    settle,
     status,
     wait_until_known,
 )
@@ -90,12 +88,12 @@ def test_without_autostart_a_node_waits_and_each_state_holds_what_it_should(run:
     assert {state.label for state in states} >= labels
     assert node.supervisor.camera is None and node.session is None
     assert status(node, 'lifecycle').level is Level.WARN
-    before = held()
+    before = ros_kit.held()
     assert run.change(node, CONFIGURE) and run.state(node) == 'inactive'
     assert transitions(run) == {'activate', 'cleanup', 'shutdown'}
     run.eventually(lambda: not captures(), 'no thread, nor one of an earlier test')
     assert len(node.camera.slots) == 8 and frames(node) == 0
-    assert held()[0] > before[0]
+    assert ros_kit.held()[0] > before[0]
     for _ in range(2):
         assert run.change(node, ACTIVATE)
         run.grows(lambda: frames(node), 5)
@@ -107,7 +105,7 @@ def test_without_autostart_a_node_waits_and_each_state_holds_what_it_should(run:
         time.sleep(0.1)
         assert frames(node) == published
     assert run.change(node, CLEANUP) and run.state(node) == 'unconfigured'
-    run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
+    run.eventually(lambda: ros_kit.given_back(before), f'{ros_kit.held()}, before: {before}')
 
 
 def test_inference_loads_its_model_when_configured_and_holds_no_frame_while_inactive(
@@ -185,7 +183,7 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
     where: str, run: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = run.make(CaptureNode, WAITING)
-    before = held()
+    before = ros_kit.held()
     work, errors = getattr(node, where), [RuntimeError('the lens fell off')]
 
     def failing() -> None:
@@ -198,7 +196,7 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
     results = [run.change(node, step) for step in steps]
     assert results[-1] is False and all(results[:-1]) and run.state(node) == 'unconfigured'
     assert 'RuntimeError: the lens fell off' in status(node, 'lifecycle').message
-    run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
+    run.eventually(lambda: ros_kit.given_back(before), f'{ros_kit.held()}, before: {before}')
     assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
     run.eventually(lambda: frames(node) >= 3)
     assert status(node, 'lifecycle').level is Level.OK
@@ -262,11 +260,11 @@ def test_random_transitions_while_frames_flow_leak_nothing(
         for node in reversed(nodes):
             node.start()
         run.eventually(lambda: inference.processed >= 3)
-        settle(run, nodes)  # loads libraries and connects clients
+        ros_kit.settle(run, nodes)  # loads libraries and connects clients
         for node in nodes:
             assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
-        settle(run, nodes)
-        before = held()
+        ros_kit.settle(run, nodes)
+        before = ros_kit.held()
         allowed = refused = 0
         for _ in range(count):
             node = chance.choices(nodes, (4, 4, 1, 1))[0]
@@ -286,8 +284,8 @@ def test_random_transitions_while_frames_flow_leak_nothing(
             if chance.random() < 0.3:
                 time.sleep(chance.uniform(0.0, 0.05))
         assert allowed > count // 2 and refused > 0
-        settle(run, nodes)
-        run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
+        ros_kit.settle(run, nodes)
+        run.eventually(lambda: ros_kit.given_back(before), f'{ros_kit.held()}, before: {before}')
         for node in nodes:
             assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
         run.grows(lambda: inference.processed, 3)
@@ -374,12 +372,12 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
         run.eventually(lambda: not pool.statistics().holders)
 
     cycle()
-    before = held()
+    before = ros_kit.held()
     for _ in range(6):
         cycle()
     # The first cycle may allocate objects that stay. A leak in each cycle would exceed this limit.
     most = before[0] + 4, before[1] + 4, before[2]
-    run.eventually(lambda: given_back(most), f'{held()}, before: {before}')
+    run.eventually(lambda: ros_kit.given_back(most), f'{ros_kit.held()}, before: {before}')
 
 
 def test_what_is_wrong_is_the_constructor_s_error(run: Managed) -> None:

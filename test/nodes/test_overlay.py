@@ -47,6 +47,7 @@ from vision_msgs.msg import (
 from zc_perception.detection.detections import Detections
 from zc_perception.errors import FormatError, StaleFrameError
 from zc_perception.frame import Frame, Header
+from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.messages import DetectionsWriter
 from zc_perception.nodes.overlay import draw_masks, Layer, OVERLAY, OverlayNode
@@ -116,10 +117,6 @@ def camera_and_overlay(
         node = OverlayNode(context=context, parameter_overrides=overrides(overlay))
         with spun(context, capture, node):
             yield capture, node, viewer, stamps
-
-
-def stamp_in(picture: Image | CompressedImage) -> int:
-    return picture.header.stamp.sec * 10**9 + picture.header.stamp.nanosec
 
 
 def _stamp(number: int) -> int:
@@ -259,7 +256,8 @@ def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(
     for picture in viewer.pictures:
         size = picture.width, picture.height, picture.step
         assert (picture.encoding, *size) == ('bgr8', 640, 360, 1920)
-        assert stamp_in(picture) in stamps and picture.header.frame_id == 'camera_optical_frame'
+        assert stamp_ns(picture.header) in stamps
+        assert picture.header.frame_id == 'camera_optical_frame'
     # Boxes have pure class colours, which are rare in the noisy scene.
     pixels = np.frombuffer(viewer.pictures[-1].data, np.uint8).reshape(-1, 3)
     colours = (60, 220, 60), (40, 160, 255)
@@ -277,7 +275,7 @@ def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain:
 
         def both() -> list[tuple[Image, CompressedImage]]:
             pairs = itertools.product(viewer.pictures, viewer.jpegs)
-            return [(p, j) for p, j in pairs if stamp_in(p) == stamp_in(j)]
+            return [(p, j) for p, j in pairs if p.header.stamp == j.header.stamp]
 
         viewer.feed(stamps, both, 'the same picture in both forms')
         picture, jpeg = both()[0]
@@ -303,8 +301,9 @@ def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(
 
         def draw(stamp: int, *boxes: tuple[float, float, float, float]) -> Image:
             viewer.detect(stamp, *boxes)
-            viewer.until(lambda: stamp in map(stamp_in, viewer.pictures), 'its picture')
-            assert stamp_in(viewer.pictures[-1]) == stamp
+            drawn = lambda: [stamp_ns(each.header) for each in viewer.pictures]  # noqa: E731
+            viewer.until(lambda: stamp in drawn(), 'its picture')
+            assert drawn()[-1] == stamp
             return viewer.pictures[-1]
 
         start = len(kept)
