@@ -177,29 +177,21 @@ def wrong_names(text: str) -> Iterator[str]:
         yield from (f'{command}: there is no {what}' for what in missing)
 
 
+@pytest.mark.parametrize('page', MARKDOWN, ids=name)
+def test_lines_are_wrapped_and_links_lead_somewhere(page: Path) -> None:
+    """Rows of tables and lines with a link may be longer."""
+    text = page.read_text(encoding='utf-8')
+    long = [line for line in text.splitlines() if len(line) > COLUMNS and line[0] != '|']
+    assert [line for line in long if '](' not in line] == []
+    assert list(broken_links(page, text)) == []
+
+
 @pytest.mark.parametrize('page', PAGES, ids=name)
-def test_a_page_is_short(page: Path) -> None:
+def test_a_page_is_short_and_what_it_names_is_there(page: Path) -> None:
     content, is_readme = page.read_bytes(), page.name == 'README.md'
     assert len(content.splitlines()) <= (README_LINES if is_readme else MOST_LINES)
     assert not is_readme or len(content) <= README_BYTES
-
-
-@pytest.mark.parametrize('page', MARKDOWN, ids=name)
-def test_lines_are_wrapped(page: Path) -> None:
-    """Rows of tables and lines with a link may be longer."""
-    lines = page.read_text(encoding='utf-8').splitlines()
-    long = [line for line in lines if len(line) > COLUMNS and not line.startswith('|')]
-    assert [line for line in long if '](' not in line] == []
-
-
-@pytest.mark.parametrize('page', MARKDOWN, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
-    assert list(broken_links(page, page.read_text(encoding='utf-8'))) == []
-
-
-@pytest.mark.parametrize('page', PAGES, ids=name)
-def test_what_a_page_names_is_there(page: Path) -> None:
-    assert list(wrong_names(page.read_text(encoding='utf-8'))) == []
+    assert list(wrong_names(content.decode())) == []
 
 
 @pytest.mark.parametrize('listing', [DOCS / 'index.md', ROOT / 'mkdocs.yml'], ids=name)
@@ -243,10 +235,6 @@ def texts() -> tuple[str, ...]:
     return tuple(filter(None, (of(node) for file in files for node in ast.walk(ast.parse(file)))))
 
 
-def test_the_page_has_messages() -> None:
-    assert len(MESSAGES) >= 30 and len(set(MESSAGES)) == len(MESSAGES)
-
-
 @pytest.mark.parametrize('message', MESSAGES)
 def test_a_message_is_one_that_the_code_has(message: str) -> None:
     """One text of the code has the message's words in this order."""
@@ -257,7 +245,7 @@ def test_a_message_is_one_that_the_code_has(message: str) -> None:
 
 def test_every_message_about_descriptors_has_the_words_of_the_heading() -> None:
     heading = "raise the limit ('ulimit -n')"
-    assert heading in MESSAGES
+    assert heading in MESSAGES and len(MESSAGES) == len(set(MESSAGES)) >= 30
     assert [text for text in texts() if 'ulimit -n' in text and heading not in text] == []
 
 
@@ -307,13 +295,12 @@ def example(name: str) -> str:
     return next(block for block in blocks if 'import ' in block)
 
 
-def test_the_api_pages_are_current(tmp_path: Path) -> None:
+def test_the_api_pages_are_current_and_each_name_has_a_section_with_a_program(
+    tmp_path: Path,
+) -> None:
     ran(sys.executable, ROOT / 'tools/api_page.py', tmp_path / 'api.md', check=True)
     for page in API_PAGES:
         assert (tmp_path / page.name).read_bytes() == page.read_bytes(), f'run: {WRITE_API}'
-
-
-def test_each_name_has_a_section_with_a_program() -> None:
     for name in set(zc_perception.__all__) - {'__version__'}:
         compile(example(name), name, 'exec')
 

@@ -275,7 +275,7 @@ def calibration(width: int, height: int) -> SetCameraInfo.Request:
     return SetCameraInfo.Request(camera_info=info)
 
 
-def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(
+def test_a_calibration_that_is_set_is_kept_published_and_set_anew_by_the_page_s_command(
     free_domain: int, ros_home: Path
 ) -> None:
     with running(free_domain, Plug(), camera_name='front') as bench:
@@ -297,14 +297,8 @@ def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(
         assert infos[-1].header.frame_id == 'lens' and infos[-1].header.stamp.sec > 0
         assert bench.status('calibration').values['calibrated'] is True
     assert (ros_home / 'camera_info' / 'front.yaml').is_file()
-    with running(free_domain, Plug(), camera_name='front') as bench:
-        bench.eventually(lambda: bench.status('calibration').message == 'calibrated')
-
-
-def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
-    free_domain: int,
-) -> None:
-    """The calibrator subscribes to ``image`` and calls ``camera/set_camera_info``."""
+    # The command of the page brings the calibrator, which subscribes to ``image`` and calls
+    # ``camera/set_camera_info``, picture and service.
     page = (Path(__file__).parents[2] / 'docs' / 'calibration.md').read_text(encoding='utf-8')
     command = page.split('```sh\n')[1].split('```')[0].replace('\\\n', ' ')
     arguments = command[slice(command.index('--ros-args'), None)].split()
@@ -312,13 +306,14 @@ def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
         running(free_domain, Plug(), camera_name='front', image_encoding='mono8') as bench,
         Onlooker(free_domain, 'cameracalibrator', *arguments) as calibrator,
     ):
+        bench.eventually(lambda: bench.status('calibration').message == 'calibrated')
         pictures = calibrator.hear(Image, 'image', 1)
         client = calibrator.node.create_client(SetCameraInfo, 'camera/set_camera_info')
         assert client.wait_for_service(WAIT_S)
         calibrator.until(lambda: pictures, 'a picture')
         assert pictures[0].encoding == 'mono8'
-        answer_of(client, calibration(128, 96), calibrator.done_within)
-        assert bench.status('calibration').message == 'calibrated'
+        answer_of(client, calibration(640, 480), calibrator.done_within)
+        assert '640x480' in bench.status('calibration').message
 
 
 SMALL = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}
@@ -459,10 +454,19 @@ def setting(**values: Any) -> list[Parameter]:
     return overrides({f'controls.{name}': value for name, value in values.items()})
 
 
-def test_controls_are_parameters_with_the_driver_s_ranges(free_domain: int) -> None:
+def test_controls_are_parameters_with_the_driver_s_ranges_and_one_that_it_lacks_is_a_warning(
+    free_domain: int,
+) -> None:
     plug = Plug()
-    with running(free_domain, plug, controls__brightness=200) as bench:
+    with running(free_domain, plug, controls__brightnes=5, controls__brightness=200) as bench:
         node = bench.capture
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+        found = bench.status('controls')
+        lacks = "has no control 'brightnes'; did you mean 'brightness'?; it has brightness, "
+        assert found.level is Level.WARN and lacks in found.message
+        assert found.advice == 'name controls that this camera has, or leave them out'
+        for name in ('brightnes', 'gain'):
+            assert set_or_why_not(node, f'controls.{name}', 5)
         assert plug.value('brightness') == 200
         assert node.get_parameter('controls.brightness').value == 200
         assert node.get_parameter('controls.horizontal_flip').value is False
@@ -546,24 +550,6 @@ def test_no_camera_is_closed_while_a_control_is_set(free_domain: int) -> None:
         assert was_closed == [False] and closed.wait(60.0)
         reason = set_or_why_not(bench.capture, 'controls.brightness', 60)
         assert 'the camera is not there' in reason
-
-
-def test_a_control_that_the_camera_lacks_is_a_warning_with_those_that_it_has(
-    free_domain: int,
-) -> None:
-    plug = Plug()
-    with running(free_domain, plug, controls__brightnes=5, controls__brightness=50) as bench:
-        bench.eventually(lambda: bench.status('camera').level is Level.OK)
-        assert plug.value('brightness') == 50, 'the others are set'
-        found = bench.status('controls')
-        assert (
-            found.level is Level.WARN
-            and "has no control 'brightnes'; did you mean 'brightness'?; it has brightness, "
-            in found.message
-        )
-        assert found.advice == 'name controls that this camera has, or leave them out'
-        for name in ('brightnes', 'gain'):
-            assert set_or_why_not(bench.capture, f'controls.{name}', 5)
 
 
 # Another program calls ``~/snapshot``.

@@ -264,7 +264,9 @@ def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(
     assert sum((pixels == colour).all(axis=1).sum() for colour in colours) > 20
 
 
-def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain: int) -> None:
+def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same_and_names_come_from_labels(
+    free_domain: int,
+) -> None:
     with camera_and_overlay(free_domain, jpeg_quality=95) as (_, overlay, viewer, stamps):
         viewer.look(CompressedImage)
         viewer.feed(stamps, lambda: len(viewer.jpegs) >= 3, 'JPEG pictures')
@@ -284,6 +286,14 @@ def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain:
         decoded = cv2.imdecode(np.frombuffer(jpeg.data, np.uint8), cv2.IMREAD_COLOR)
         pixels = np.frombuffer(picture.data, np.uint8).reshape(picture.height, picture.width, 3)
         assert decoded.shape == pixels.shape and np.abs(decoded.astype(int) - pixels).mean() < 4
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        labels = viewer.node.create_publisher(LabelInfo, 'label_info', latched)
+        labels.publish(LabelInfo(class_map=[VisionClass(class_id=2, class_name='traffic sign')]))
+        viewer.until(lambda: overlay._names == {'2': 'traffic sign'}, 'labels')
+        array = message(1, (30.0, 40.0, 40.0, 40.0, '2', 0.5))
+        array.detections[0].id = '31'
+        box = overlay._box(array.detections[0])
+        assert box == LabelledBox(10.0, 20.0, 50.0, 60.0, '2', 'traffic sign', 0.5, '31')
 
 
 def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(
@@ -324,18 +334,6 @@ def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(
         unmatched = overlay.unmatched
         viewer.detect(12345)
         viewer.until(lambda: overlay.unmatched > unmatched, 'no such frame: it is counted')
-
-
-def test_names_come_from_the_labels_however_late_the_overlay_is(free_domain: int) -> None:
-    with camera_and_overlay(free_domain) as (_, overlay, viewer, _):
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        labels = viewer.node.create_publisher(LabelInfo, 'label_info', latched)
-        labels.publish(LabelInfo(class_map=[VisionClass(class_id=2, class_name='traffic sign')]))
-        viewer.until(lambda: overlay._names == {'2': 'traffic sign'}, 'labels')
-        array = message(1, (30.0, 40.0, 40.0, 40.0, '2', 0.5))
-        array.detections[0].id = '31'
-        box = overlay._box(array.detections[0])
-        assert box == LabelledBox(10.0, 20.0, 50.0, 60.0, '2', 'traffic sign', 0.5, '31')
 
 
 @pytest.fixture

@@ -436,21 +436,23 @@ def service(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     return systemd
 
 
-def test_a_camera_that_is_waited_for_is_no_reason_to_be_restarted(
-    service: Systemd, free_domain: int
+@pytest.mark.parametrize(
+    ('program', 'args', 'mark'),
+    [
+        ('component_container', [], 'ready: '),
+        (
+            'capture_node',
+            parameters(camera='v4l2', device='/dev/video77'),
+            'the camera is not there: ',  # to wait for it is no reason to be restarted
+        ),
+    ],
+)
+def test_a_service_is_ready_lives_and_stops(
+    program: str, args: list[str], mark: str, service: Systemd, free_domain: int
 ) -> None:
-    args = parameters(camera='v4l2', device='/dev/video77')
-    mark = 'the camera is not there: '
-    with Program('capture_node', *args, domain=free_domain).start(mark) as program:
-        service.hears('READY=1')
-        service.hears('WATCHDOG=1', 6)
-        assert program.interrupt() == 0, program.output
-
-
-def test_a_container_is_ready_lives_and_stops(service: Systemd, free_domain: int) -> None:
-    with Program('component_container', domain=free_domain).start('ready: ') as program:
-        assert service.hears('WATCHDOG=1', 4)[0] == 'READY=1'
-        assert program.interrupt() == 0, program.output
+    with Program(program, *args, domain=free_domain).start(mark) as running:
+        assert service.hears('WATCHDOG=1', 6).count('READY=1') == 1
+        assert running.interrupt() == 0, running.output
         assert service.hears('STOPPING=1')[-1] == 'STOPPING=1'
 
 
