@@ -149,13 +149,10 @@ class Ends:
         }.get(command['op'], {})
 
 
-def test_the_cpu_time_of_both_sides_counts_and_of_one_process_once() -> None:
+def test_a_consumer_listens_first_is_told_the_last_frame_and_its_cpu_time_counts() -> None:
     one = Ends()
     assert LinkCase(one, one).measure('v', VGA_AT_ONCE, 10).cpu_us_per_frame == 3.0
     assert LinkCase(one, Ends()).measure('v', VGA_AT_ONCE, 10).cpu_us_per_frame == 6.0
-
-
-def test_a_consumer_listens_before_the_first_frame_and_is_told_the_last() -> None:
     producer, consumer = Ends(), Ends()
     series = LinkCase(producer, consumer).measure('v', Condition(*VGA, 30.0), 20, read=True)
     assert producer.asked[0] == consumer.asked[0] == {'op': 'prepare', 'width': 640, 'height': 480}

@@ -241,16 +241,13 @@ for line in sys.stdin:
 """
 
 
-def test_it_is_asked_and_answers_whatever_its_libraries_print(make_worker: MakeWorker) -> None:
-    worker = make_worker(ECHO)
+@pytest.mark.parametrize('orderly', [True, False])
+def test_it_answers_whatever_its_libraries_print_and_closing_ends_it(
+    make_worker: MakeWorker, orderly: bool, no_fd_leak: None
+) -> None:
+    worker = make_worker(ECHO, orderly=orderly)
     assert worker.ask(op='x', n=1) == {'echo': {'op': 'x', 'n': 1}, 'arguments': ['role', 'topic']}
     assert worker.ask(op='y')['echo'] == {'op': 'y'}
-
-
-@pytest.mark.parametrize('orderly', [True, False])
-def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: None) -> None:
-    worker = make_worker(ECHO, orderly=orderly)
-    worker.ask(op='x')
     worker.close()
     worker.close()
     # End of input and signal arrive together: either may act first.

@@ -75,12 +75,9 @@ def test_the_first_tenth_of_a_series_warms_up_unless_it_is_short(count: int, war
     assert series.warm == [float(n) for n in range(count - warm, count)]
 
 
-def test_median_and_percentile_are_the_floors() -> None:
-    series = Series([1000.0] * 10 + [float(n) for n in range(90, 0, -1)], 1.0)
-    assert (series.median_us, series.p99_us) == (46.0, 90.0)
-
-
 def test_a_row_has_the_median_of_the_repetitions() -> None:
+    series = Series([1000.0] * 10 + [float(n) for n in range(90, 0, -1)], 1.0)
+    assert (series.median_us, series.p99_us) == (46.0, 90.0), "as the floor's"
     assert rows_of(x=[flat(median) for median in (5.0, 1.0, 9.0, 3.0)])['x'].median_us == 4.0, (
         'of an even number, between the middle ones'
     )
@@ -386,19 +383,14 @@ def test_what_just_misses_a_bar_fails(figure: float, at_least: bool, passed: boo
     assert verdict.passed == passed and str(verdict) == f'{word}  a bar {sign} 2×: {figure:.2f}×'
 
 
-def test_a_frame_that_one_of_eight_cameras_lost_fails_alone() -> None:
-    rows = pipelines_just_met()
-    key = pipeline(FULL_HD, 30.0, '8_cameras')
+def test_a_frame_that_one_of_eight_cameras_lost_fails_and_one_in_place_may_be_slower() -> None:
+    rows, links = pipelines_just_met(), links_just_met()
+    key, slower = pipeline(FULL_HD, 30.0, '8_cameras'), link('iceoryx2_in_place')
     rows[key] = replace(rows[key], lost_per_cent=0.01)
     (failure,) = failing(rows, PIPELINE_BARS)
     assert failure.endswith('lost frames ≤ 0 %: 0.01 %')
-
-
-def test_a_frame_that_was_born_in_place_may_be_slower() -> None:
-    rows = links_just_met()
-    key = link('iceoryx2_in_place')
-    rows[key] = replace(rows[key], added_us={'link/shared_memory': 3.0})
-    assert failing(rows, PEER_BARS) == []
+    links[slower] = replace(links[slower], added_us={'link/shared_memory': 3.0})
+    assert failing(links, PEER_BARS) == []
 
 
 # ``make bench``: its report, and that one failing benchmark doesn't stop the others.
@@ -530,16 +522,6 @@ def test_each_is_run_and_one_that_fails_costs_the_others_nothing(
     assert 'bars are met' in capsys.readouterr().out
 
 
-def test_what_is_there_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / 'decode.json', [row('tensor', 'ours')])
-    assert program.main([str(tmp_path), '--no-run']) == 0
-    page = (tmp_path / 'report.md').read_text(encoding='utf-8')
-    assert '| tensor | `ours` |' in page
-    assert page.count('Not measured: it was not measured') == len(COMMANDS) - 1
-    assert program.main([str(tmp_path), '--no-run', '--check']) == 1
-    assert 'FAIL' in capsys.readouterr().out
-
-
 def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path) -> None:
     stand_in(
         'signal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))\n'
@@ -558,13 +540,18 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
     assert (tmp_path / 'ended').exists() and not (tmp_path / 'out' / 'report.md').exists()
 
 
-def test_without_matplotlib_the_report_says_how_to_get_it(
+def test_what_is_there_is_taken_and_without_matplotlib_the_report_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for module in ('matplotlib', 'matplotlib.figure'):
         monkeypatch.setitem(sys.modules, module, None)
+    write(tmp_path / 'decode.json', [row('tensor', 'ours')])
     write(tmp_path / 'link.json', [row('link', 'shared_memory'), row('floor', 'fd_socket')])
     assert program.main([str(tmp_path), '--no-run']) == 0
     how = 'Matplotlib is not installed: pip install matplotlib'
-    assert f'No pictures: {how}' in (tmp_path / 'report.md').read_text(encoding='utf-8')
+    page = (tmp_path / 'report.md').read_text(encoding='utf-8')
+    assert f'No pictures: {how}' in page and '| tensor | `ours` |' in page
+    assert page.count('Not measured: it was not measured') == len(COMMANDS) - 2
     assert how in capsys.readouterr().err and not list(tmp_path.glob('*.png'))
+    assert program.main([str(tmp_path), '--no-run', '--check']) == 1
+    assert 'FAIL' in capsys.readouterr().out

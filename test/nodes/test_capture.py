@@ -194,27 +194,9 @@ def running(
 HOG = InferenceNode, {'model': 'hog', 'timeout': 20.0}
 
 
-def test_an_unplugged_camera_is_an_error_until_it_is_back_and_detections_go_on(
+def test_a_format_change_reconfigures_pool_links_and_imports_and_a_camera_comes_back(
     free_domain: int,
 ) -> None:
-    with running(free_domain, Plug(), HOG) as bench:
-        inference: Any = bench.nodes[1]
-        bench.eventually(lambda: inference.processed >= 3)
-        first = bench.capture.camera
-        with bench.unplugged():
-            found = bench.status('camera')
-            assert 'unplugged: ENODEV' in found.message or 'plug it in' in found.message
-            bench.eventually(lambda: bench.status('camera').values['attempts'] >= 1)
-            before = inference.processed
-        bench.eventually(lambda: inference.processed >= before + 3)
-        assert bench.capture.camera is not first and first.pool_statistics() is not None
-        processed = inference.processed
-        values = bench.status('camera').values
-        assert values['openings'] == 2 and values['times_lost'] == 1
-        assert values['captured'] >= processed, 'counted over both openings'
-
-
-def test_a_format_change_reconfigures_pool_links_and_imports(free_domain: int) -> None:
     plug = Plug((128, 96), (192, 128))
     with running(free_domain, plug, HOG) as bench:
         inference: Any = bench.nodes[1]
@@ -229,6 +211,18 @@ def test_a_format_change_reconfigures_pool_links_and_imports(free_domain: int) -
         assert sizes == sorted(sizes), 'none of the old size after the first of the new'
         assert bench.status('camera').values['times_lost'] == 0
         assert '192x128' in str(bench.status('negotiation').values['settings'])
+        openings, first = bench.status('camera').values['openings'], bench.capture.camera
+        with bench.unplugged():
+            found = bench.status('camera')
+            assert 'unplugged: ENODEV' in found.message or 'plug it in' in found.message
+            bench.eventually(lambda: bench.status('camera').values['attempts'] >= 1)
+            before = inference.processed
+        bench.grows(lambda: inference.processed, 3)
+        assert bench.capture.camera is not first and first.pool_statistics() is not None
+        processed = inference.processed
+        values = bench.status('camera').values
+        assert values['openings'] == openings + 1 and values['times_lost'] == 1
+        assert values['captured'] >= processed > before, 'counted over all openings'
 
 
 def test_a_slow_camera_is_opened_on_its_own_thread_and_a_stop_does_not_wait_for_it(
@@ -319,8 +313,8 @@ def test_a_calibration_that_is_set_is_kept_published_and_set_anew_by_the_page_s_
 SMALL = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}
 
 
-def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_not(
-    run: Managed,
+def test_a_calibration_that_is_named_and_not_there_is_a_warning_and_a_damaged_one_an_error(
+    run: Managed, ros_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     usual = status(run.make(CaptureNode, SMALL, camera_factory=Plug()), 'calibration')
     assert usual.level is Level.OK and "not calibrated: there is no '" in usual.message
@@ -330,16 +324,13 @@ def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_no
     )
     assert named.level is Level.WARN and "there is no '/nowhere/x.yaml'" in named.message
     assert named.advice == "run camera_calibration, or set 'camera_info_url'"
-
-
-def test_a_damaged_calibration_is_one_error_in_the_log(
-    free_domain: int, ros_home: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
     (ros_home / 'bad.yaml').write_text('- 1', encoding='utf-8')
-    with running(free_domain, Plug(), camera_info_url=str(ros_home / 'bad.yaml')) as bench:
-        infos = bench.hear(CameraInfo, 'camera_info', 5)
-        bench.eventually(lambda: infos)
-        assert bench.status('calibration').level is Level.ERROR
+    capfd.readouterr()
+    bad = {**SMALL, 'camera_info_url': str(ros_home / 'bad.yaml')}
+    node = run.make(CaptureNode, bad, camera_factory=Plug())
+    node.start()
+    run.grows(lambda: node.publisher.statistics().published, 2)
+    assert status(node, 'calibration').level is Level.ERROR
     (line,) = [line for line in capfd.readouterr().err.splitlines() if 'not calibrated' in line]
     assert '[ERROR]' in line
 

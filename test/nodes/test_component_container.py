@@ -231,13 +231,10 @@ def test_arguments_that_rclpy_knows_reach_the_node_and_others_do_not(
 
     until(known, 'its services')
     assert '/given/get_parameters' not in services
-
-
-def test_a_log_level_is_the_component_s_alone(zoo: Client, container: Container) -> None:
     zoo.loaded('Ticking', node_name='silent')
     zoo.loaded('Ticking', log_level=10, node_name='chatty')
     container.wait_for('[chatty]: a tick')
-    assert '[silent]: a tick' not in container.output
+    assert '[silent]: a tick' not in container.output, "a log level is the component's alone"
 
 
 def test_who_leaves_waits_for_a_callback_that_runs_and_none_comes_after_it(
