@@ -461,8 +461,7 @@ with ending_quietly('zc_verify'):
         os.kill(os.getpid(), number)
 print('there')
 """
-    done = ran(sys.executable, '-c', program, cwd=ROOT)
-    assert done.stdout == 'there\n'
+    assert ran(sys.executable, '-c', program, cwd=ROOT).stdout == 'there\n'
 
 
 class Told(BaseException):

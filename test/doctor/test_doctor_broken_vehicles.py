@@ -110,8 +110,7 @@ def test_each_refused_node_comes_with_the_line_that_opens_it_and_it_is_in_the_sh
 def rule(line: str) -> tuple[set[str], set[tuple[str, str]]]:
     """Return the kernel's names in a udev rule, and its other words."""
     words = dict(re.findall(r'(\w+)=+"([^"]+)"', line))
-    kernels = words.pop('KERNEL', '').split('|')
-    return set(kernels), set(words.items())
+    return set(words.pop('KERNEL', '').split('|')), set(words.items())
 
 
 def test_a_card_without_imports_sends_to_the_check_that_tells_why(
@@ -601,8 +600,7 @@ def test_a_camera_that_is_not_there_is_counted_in_the_format_that_is_named(
     pixel_format: str, half_bytes: int, vehicle: Vehicle
 ) -> None:
     capture(device='/dev/video9', pixel_format=pixel_format)(vehicle)
-    need = expected(vehicle)
-    assert need.buffers == (-(-640 * 360 * half_bytes // 2 // PAGE) * PAGE,)
+    assert expected(vehicle).buffers == (-(-640 * 360 * half_bytes // 2 // PAGE) * PAGE,)
     capture(slots=33)(vehicle)
     assert expected(vehicle).slots == 32, 'a V4L2 driver has no more'
 

@@ -102,8 +102,7 @@ def test_a_stock_pipeline_reads_the_camera_until_it_is_deactivated(
         )
         values = status(capture, 'unixfd').values
         assert values['path'] == path and f'reader {reader.pid}' in values
-        link = status(capture, 'link').values
-        assert 'of 3' in link[f'consumer unixfd reader {reader.pid}']
+        assert 'of 3' in status(capture, 'link').values[f'consumer unixfd reader {reader.pid}']
         assert 'unixfd_first' not in capture.ledger.entries()
         capture.trigger_deactivate()
         assert reader.wait(60) == 0, reader.communicate()  # EOS

@@ -63,8 +63,7 @@ def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:
 
 
 def verify(*options: object, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    words = verify_command(*options, command=command)
-    return ran(*words, env=environment())
+    return ran(*verify_command(*options, command=command), env=environment())
 
 
 @contextmanager

@@ -779,8 +779,7 @@ def test_a_camera_of_unknown_number_may_be_any_device_that_a_node_maps(
 def test_a_camera_is_unnamed_if_its_frames_are_of_a_device_that_it_does_not_name(
     device: str, exporter: str, wanted: bool
 ) -> None:
-    node = capture_node(5, device, [[12, 41]])
-    memory = memory_of([node], {}, Cameras(), {41: exporter})
+    memory = memory_of([capture_node(5, device, [[12, 41]])], {}, Cameras(), {41: exporter})
     assert memory.any_camera is wanted and memory.dmabufs == {41}
 
 

@@ -270,8 +270,7 @@ def test_lines_of_kernels(line: str, wanted: str) -> None:
 
 
 def test_a_recorded_trace_comes_in_the_order_of_time() -> None:
-    shuffled = RECORDED.splitlines()[::-1]
-    trace = kernel.parse_trace(['# tracer: nop', '#', '', *shuffled])
+    trace = kernel.parse_trace(['# tracer: nop', '#', '', *RECORDED.splitlines()[::-1]])
     times = [event.time_ns for event in trace.events]
     assert times == sorted(times)
     assert (len(trace.events), trace.lost, trace.damaged, trace.gap) == (5, 0, 0, '')
