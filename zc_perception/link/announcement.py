@@ -142,7 +142,7 @@ class Announcement:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the strings in a list; drop its other values, as programs only show the strings."""
+    """Return the strings of the list *value*, without its other items; empty if it is no list."""
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 
@@ -248,7 +248,8 @@ def read_announcements(
     Any program may have written the files. So invalid files are ignored, and the caller must check
     that the process that listens is the announced publisher.
 
-    :param known: sockets on which a process listens, as the caller knows; they aren't tried here.
+    :param known: sockets on which, as the caller knows, a process listens; this function doesn't
+        connect to these sockets.
     """
     try:
         with os.scandir(folder) as entries:
@@ -274,7 +275,7 @@ def _listens(path: Path) -> bool:
     try:
         return is_dead(path) is False
     except OSError:
-        return False  # no descriptor is left; the caller will read the files again
+        return False  # no free descriptor is left; the caller will read the files again
 
 
 def _read(path: Path, topic: str, domain: int) -> Announcement | None:

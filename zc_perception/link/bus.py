@@ -59,7 +59,7 @@ class Granted:
     :param number: how many frames the subscription may hold at the same time; 0: no slot is
         promised, because the pool has too few.
     :param asked: how many frames the subscription asked for.
-    :param serial: a number that is unique in the process, to notice a new promise.
+    :param serial: a number that is unique in the process; a new promise has a new number.
     """
 
     holder: str
@@ -396,9 +396,9 @@ def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
 
 class InProcessBus:
     """
-    The publishers and subscriptions of each key, which the bus matches but doesn't own.
+    Matches the publishers and subscriptions that have the same key; the bus owns none of them.
 
-    Any thread may call its methods. The bus holds its lock while it matches.
+    Any thread may call the methods. The bus holds its lock while it matches.
     """
 
     def __init__(self) -> None:

@@ -424,8 +424,8 @@ class FramePipeline(BarePipeline):
             if not found:
                 takes = self._gst.take_text(self._gst.gst_caps_to_string(accepted.address))
                 raise ConfigError(
-                    f"pipeline '{self.description}' takes '{takes}', which no camera's frame "
-                    "can be; put 'videoconvert' in front, or correct the pipeline's caps"
+                    f"pipeline '{self.description}' takes '{takes}', but no camera frame can "
+                    "have these caps; put 'videoconvert' in front, or correct the pipeline's caps"
                 )
             return found
 

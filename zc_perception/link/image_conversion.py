@@ -315,7 +315,7 @@ class ImageToFrame:
         self._slots = window + depth + 1
 
     def suit(self, constraints: BufferConstraints) -> None:
-        """Make later frames in buffers that suit *constraints*, such as dma-bufs for a device."""
+        """From now on, make frames in buffers that suit *constraints*, such as dma-bufs."""
         self._needs = replace(constraints, slots=0)
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:

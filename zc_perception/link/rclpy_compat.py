@@ -162,7 +162,7 @@ def understood(
     """
     Say whether the middleware can read the bytes that *write* makes of each sample.
 
-    The message that the middleware reads from them must be equal to the one that *make* makes.
+    Each message that the middleware reads must equal the one that *make* makes of the same sample.
     """
     try:
         return all(

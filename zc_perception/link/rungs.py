@@ -158,7 +158,9 @@ def choose(view: TopicView) -> Choice:
                 f'{local.name} adapts another type, so only its ROS messages can be read'
             )
         elif local.misfit:
-            indirect[local.name] = f"{local.name}'s buffers can't be used here: {local.misfit}"
+            indirect[local.name] = (
+                f"this subscription can't use the buffers of {local.name}: {local.misfit}"
+            )
         else:
             direct.append((IN_PROCESS, f'{local.name} is in this process'))
     for remote in view.remote:
@@ -191,7 +193,8 @@ def choose(view: TopicView) -> Choice:
         if view.unfound:
             indirect['unfound'] = (
                 f'{view.unfound} adapted publisher(s) are not announced: make sure that '
-                'this process gets their topic /_zc, and can read their folder of sockets'
+                'this process gets their messages on TOPIC/_zc, and can read their folder of '
+                'sockets'
             )
         for name in view.plain:
             indirect[name] = (

@@ -236,7 +236,7 @@ def test_what_fails_is_named_and_tried_again_and_keeps_no_frame(
 
 
 def test_a_pipeline_that_takes_no_picture_is_refused_with_its_caps(bench: Bench) -> None:
-    refused = pytest.raises(ConfigError, match="takes 'audio/x-raw', which no camera's frame can")
+    refused = pytest.raises(ConfigError, match="takes 'audio/x-raw', but no camera frame can")
     with bench.feed('audio/x-raw ! fakesink', start=False) as feed, refused:
         feed.formats()
 

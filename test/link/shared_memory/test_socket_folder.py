@@ -140,7 +140,7 @@ def test_it_is_made_for_this_user_alone_or_for_a_group(folder: Path) -> None:
         (lambda path: path.symlink_to('.'), 'is a symbolic link or no folder'),
         (lambda path: path.touch(), 'or no folder'),
         (lambda path: (path.mkdir(), path.chmod(0o755)), r'\(mode 0755\); run .chmod 0700.'),
-        (lambda path: (path.mkdir(), path.chmod(0o720)), r'is open to others \(mode 0720\)'),
+        (lambda path: (path.mkdir(), path.chmod(0o720)), r'is open to other users \(mode 0720\)'),
     ],
 )
 def test_a_folder_that_others_could_enter_is_refused(

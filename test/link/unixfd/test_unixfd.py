@@ -152,7 +152,7 @@ def test_the_socket_of_a_killed_camera_is_taken_over(folder: Path) -> None:
 @pytest.mark.parametrize(
     ('mode', 'name', 'words'),
     [
-        (0o770, 'front.sock', 'written by others'),
+        (0o770, 'front.sock', 'written by other users'),
         (0o700, 'x' * 120, 'too long'),
         (0o700, 'none/front.sock', 'cannot be used'),
         (0o700, 'file', 'no socket'),

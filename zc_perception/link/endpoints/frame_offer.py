@@ -103,9 +103,9 @@ class FrameOffer:
     present consumers. A later consumer that can't use these buffers waits for a new agreement, if
     a setting for all consumers exists. The publisher's owner then calls :meth:`renew`,
     :meth:`agree` and :meth:`begin` again at the time :attr:`due`. A new agreement is made at most
-    once in :data:`RENEW_S`, only for consumers of this user, and not for constraints for which an
-    agreement has failed before.
-    All other consumers that can't use the buffers are refused, and the log names them.
+    once in :data:`RENEW_S`, only for consumers that run as the publisher's user, and not for
+    constraints for which an agreement has failed before. All other consumers that can't use the
+    buffers are refused, and the log names them.
 
     **Threads.** The owner's thread calls :meth:`agree` and :meth:`begin`. Consumers of this
     process call :meth:`join` on their own threads. The server's thread calls :meth:`judge`,
@@ -223,7 +223,7 @@ class FrameOffer:
         Agree on buffers with all present consumers, and allocate the buffers.
 
         :param producer: the buffers that the publisher can fill.
-        :param wanted_slots: number of slots to allocate even if participants need fewer.
+        :param wanted_slots: slots to allocate even if publisher and consumers need fewer.
         :param stand_ins: constraints of consumers that come later.
         :param possible: called after the allocation; returns which buffers the publisher could
             fill if its camera were closed and opened again. ``None``: the same as *producer*.
@@ -256,8 +256,8 @@ class FrameOffer:
             if possible is not None:
                 session.possible = _bounded(possible())
             self.session = session
-        # A consumer that left during the agreement was only removed from the earlier session.
-        # Remove it from the new session too, which would else count it for ever.
+        # A consumer that left during the agreement was removed from the earlier session only.
+        # Remove it from the new session, too: else that session would count it for ever.
         for gone in remote.keys() - dict(self._remote()).keys():
             session.leave(gone)
         BUS.rematch(self._key)
@@ -427,7 +427,7 @@ class FrameOffer:
     def _wish(
         self, session: BufferSession, consumer: Consumer, outcome: Outcome, *, ours: bool
     ) -> tuple[Answer, str]:
-        """Let *consumer* wait for buffers that it can use, or refuse it; return answer and why."""
+        """Let *consumer* wait for suitable buffers, or refuse it; return the answer and reason."""
         answer, text = self._answer(session, consumer, outcome, ours=ours)
         with self._lock:
             if answer is Answer.REFUSE:
@@ -455,8 +455,8 @@ class FrameOffer:
             return (
                 Answer.REFUSE,
                 (
-                    f"{refused}; the buffers change only for consumers of the camera's own user: "
-                    f'{instead}'
+                    f'{refused}; the buffers change only for consumers that run as the '
+                    f"camera's own user: {instead}"
                 ),
             )
         if against := session.stands_against([*waiting, consumer]):

@@ -576,8 +576,8 @@ class FramePublisher:
             *released* is not called in this case.
         :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or the
             publisher's *fds* are of the other of these two kinds.
-        :raises LayoutError: a plane ends outside of the buffer, or the buffer belongs to another
-            image.
+        :raises LayoutError: a plane ends outside of the buffer, or another image already has this
+            buffer.
         """
         return self.publish_fds(
             (fd,), stamp=stamp, frame_id=frame_id, released=released, fence=fence

@@ -233,7 +233,7 @@ class MessageWriter(Generic[T]):
 
         ``None`` cancels the promise; it is passed while there are no readers, and by close().
         No more frames wait than the pool has promised. If it has no slot left to promise, one
-        frame waits, because a conversion always releases its frame soon.
+        frame may still wait, because a conversion always releases its frame soon.
         """
         before = self._pool
         if pool is before:

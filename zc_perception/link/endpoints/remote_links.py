@@ -318,7 +318,7 @@ class SharedMemoryLinks:
     :param name: this consumer's name in the diagnostics of consumer and publisher.
     :param held: number of frames that the subscription may hold at the same time, kept frames
         included. A publisher with fewer slots left grants fewer, see :meth:`windows`.
-    :param allowed_uids: ids of users whose publishers are trusted, besides this user and root.
+    :param allowed_uids: ids of users whose publishers are trusted, besides our own user and root.
     :param off: why this object makes no connections, a text for logs; empty: it connects to each
         publisher that is passed to :meth:`update`.
     """
@@ -476,8 +476,8 @@ class SharedMemoryLinks:
         """
         Connect to publishers, and wake the executor when frames come; the thread's function.
 
-        Connecting has its own thread, because it may have to wait for a busy or stopped publisher,
-        which must not delay the executor.
+        Connecting has its own thread, so that a wait for a busy or stopped publisher doesn't delay
+        the executor.
         """
         while (links := self._to_serve()) is not None:
             waits = [wait for link in links if (wait := link.client.approach()) is not None]

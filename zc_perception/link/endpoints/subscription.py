@@ -310,7 +310,7 @@ class AdaptedSubscription(Generic[T]):
             max(REMEMBERED, 2 * (self._wanted.depth or 0)), self._wanted.transient_local
         )
         # Whether the message type and the custom type both have a header. The header's frame_id
-        # and stamp then show that a message and an object have the same content.
+        # and stamp then show whether a message and an object have the same content.
         self._stamped = hasattr(adapter.custom_type, 'header') and hasattr(
             adapter.ros_type, 'header'
         )

@@ -113,7 +113,7 @@ class Greeting:
             self.peer = peer_of(self.socket)
             if not producer_allowed(self.peer, allowed_uids):
                 text = (
-                    f"user {self.peer.uid} listens at '{path}', who is not trusted; if you trust "
+                    f"user {self.peer.uid}, who is not trusted, listens at '{path}'; if you trust "
                     'this user, name it in shared_memory_users (trusted_uids)'
                 )
                 raise ProtocolError('not_allowed', text)
@@ -273,13 +273,13 @@ class SharedMemoryClient:
         receives. If it raises, or the buffers break *requirements*, the client sends the reason to
         the producer and disconnects. It connects again only after :meth:`retarget`, because only
         then there may be other buffers.
-    :param allowed_uids: ids of users whose producers are trusted, besides this user and root.
+    :param allowed_uids: ids of users whose producers are trusted, besides our own user and root.
 
     ``last_end`` says why the latest connection or attempt ended. ``listens`` says whether that
-    attempt reached a process that may be the publisher. ``parted_s`` is the time, in seconds of
-    CLOCK_MONOTONIC, at which the latest connection that had lasted a second or more ended; 0: none
-    ended. ``dropped`` counts the frames that the producer dropped because this consumer was too
-    slow; it is updated with each frame.
+    attempt reached a process that may be the publisher. ``parted_s`` is the time at which the
+    latest connection ended, in seconds of CLOCK_MONOTONIC; shorter connections than a second don't
+    count; 0: none has ended. ``dropped`` counts the frames that the producer dropped because this
+    consumer was too slow; it is updated with each frame.
     """
 
     # __slots__ gives these attributes fixed offsets, by which native/links.c accesses them.

@@ -148,7 +148,8 @@ class RemoteLease:
     """
     This process's right to use one generation of a remote slot.
 
-    There is no quota for leases here, because the producer sends no more frames than the window.
+    Leases have no quota in this pool, because the producer sends no more frames than the window
+    allows.
     """
 
     __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')

@@ -295,7 +295,7 @@ class SharedMemoryServer:
     :param pool: the pool of the published frames. Without one, consumers wait or are refused until
         :meth:`set_pool` is called.
     :param folder: a folder made by :func:`runtime_folder`; ``None``: call that function here.
-    :param allowed_gids: members of these groups are served, besides this user and root; the
+    :param allowed_gids: members of these groups are served, besides our own user and root; the
         first group gets access to the socket.
     :param quarantine_timeout_s: how long the longest job of any consumer's device takes, in
         seconds. See :func:`quarantine_fence`.

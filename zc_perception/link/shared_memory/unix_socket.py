@@ -18,9 +18,9 @@ Read packets, descriptors and credentials from Unix sockets, and manage the fold
 
 Each descriptor gets an owner when it arrives, so that no code path can forget to close it.
 
-The second half of the file makes and checks the folder of the sockets. Only this user can enter
-this folder, and the members of a group if one is given. The second half also removes sockets that
-killed producers left.
+The second half of the file makes and checks the folder of the sockets. Only our own user can enter
+this folder; if a group is given, its members can enter it, too. The second half also removes
+sockets that killed producers left.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os
     A new folder has mode 0700. With *group*, a new or old folder gets this group and mode 0750.
 
     :raises ConfigError: the folder can't be made or given to *group*, is a symbolic link, belongs
-        to another user, or is open to others.
+        to another user, or is open to other users.
     """
     folder = default_folder(environment)
     where = f"folder '{folder}' for shared-memory sockets"
@@ -351,8 +351,8 @@ def _check(descriptor: int, group: int | None, where: str, step: str) -> None:
     mode, allowed = stat.S_IMODE(status.st_mode), 0o700 if group is None else 0o750
     if mode & 0o777 & ~allowed:
         raise ConfigError(
-            f"{where} is open to others (mode {mode:04o}); run 'chmod {allowed:04o}' on it, or "
-            f'{step}'
+            f"{where} is open to other users (mode {mode:04o}); run 'chmod {allowed:04o}' on it, "
+            f'or {step}'
         )
 
 
@@ -420,8 +420,8 @@ def check_place(path: Path, parameter: str) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(
-            f"{who} can be written by others (mode {mode:04o}); run 'chmod go-w' on it, or "
-            'name another one'
+            f"{who} can be written by other users (mode {mode:04o}); run 'chmod go-w' on it, "
+            'or name another one'
         )
     if found is not None and not stat.S_ISSOCK(found.st_mode):
         raise ConfigError(

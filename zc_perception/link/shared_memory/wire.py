@@ -343,9 +343,9 @@ def parse_hello(packet: Packet) -> Hello:
         flags & ~(FLAG_HISTORY | FLAG_WAITS) == 0
         and memory & ~(MEMORY_DMABUF | MEMORY_MEMFD) == 0,
         'reserved',
-        'HELLO: unknown bits',
+        'HELLO: unknown bits in field flags or memory',
     )
-    _require(memory != 0, 'value', 'HELLO: it takes no kind of memory')
+    _require(memory != 0, 'value', 'HELLO: the consumer takes no kind of memory')
     _require(stride_align >= 1 and offset_align >= 1, 'value', 'HELLO: an alignment is 0')
     options_at = HELLO.size + count * FORMAT.size
     good = (
@@ -506,11 +506,11 @@ def parse_buffers(packet: Packet) -> BuffersMessage:
     _require(
         1 <= num_planes <= MAX_FDS and 1 <= num_buffers <= MAX_FDS,
         'value',
-        f'BUFFERS: {num_planes} planes in {num_buffers} buffers',
+        f'BUFFERS: {num_planes} planes in {num_buffers} buffers; one number is out of range',
     )
-    _require(kind in _KINDS, 'value', f'BUFFERS: kind {kind}')
+    _require(kind in _KINDS, 'value', f'BUFFERS: kind of memory {kind} is unknown')
     good = matrix in _MATRICES and range_ in _RANGES and transfer in _TRANSFERS
-    _require(good, 'value', f'BUFFERS: colorimetry {matrix}, {range_}, {transfer}')
+    _require(good, 'value', f'BUFFERS: colorimetry {matrix}, {range_}, {transfer} is unknown')
     planes = [fields[slice(17 + 4 * i, 21 + 4 * i)] for i in range(MAX_FDS)]
     sizes = fields[slice(17 + 4 * MAX_FDS, None)]
     _require(
