@@ -104,6 +104,22 @@ def test_an_object_across_borders_is_one_with_its_whole_box(
     assert found.classes.tolist() == [3] and found.scores[0] <= 0.9
 
 
+@pytest.mark.parametrize('tiles', [(1, 1), (2, 1)])
+def test_detections_of_other_classes_take_no_place_of_the_wanted_ones(
+    tiles: tuple[int, int],
+) -> None:
+    rows = np.zeros((1, 300, 6), np.float32)
+    rows[0, :40] = [(4 * n + 80, 0, 4 * n + 83, 6, 0.9 - n / 100, n >= 37) for n in range(40)]
+    whole, regions = plan((320, 320), None, tiles, 0.0)
+    box = Letterbox.fit(*regions[0][2:], 320, 320) if regions else Letterbox.fit(*[320] * 4)
+    box = Tiling.of(box, regions, whole) if regions else box
+    found = decode(
+        make_head(HeadSpec('boxes', 2)), [RawTensor(rows)] * max(1, len(regions)), box,
+        DecodeLimits(0.1, 0.5, 2), lambda each: each.chosen(each.classes == 1),
+    )  # fmt: skip
+    assert found.classes.tolist() == [1, 1]
+
+
 class Turning(Head):
     """A head whose outputs are turned boxes in pixels of the tile, each with a score."""
 

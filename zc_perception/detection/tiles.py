@@ -57,6 +57,8 @@ _CUT = 0.02
 # The row numbers of detections must differ between tiles, so add this number times the tile's
 # index.
 _ROWS = 1 << 22
+# The highest number of detections that any parameter allows.
+_EVERY = 10000
 # A grid of 16x16 points in a box, as offsets from the box's centre, in fractions of the box's
 # width and height.
 _PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1).reshape(-1, 2)
@@ -252,24 +254,43 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
 
 
 def decode(
-    head: Head, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    head: Head,
+    outputs: Sequence[RawTensor],
+    box: Letterbox,
+    limits: DecodeLimits,
+    wanted: Callable[[Detections], Detections] | None = None,
 ) -> Detections:
     """
     Decode a frame's outputs with *head*, and join the detections of its tiles, if there are any.
 
     :param outputs: the outputs of the first tile, then those of the second, and so on.
+    :param wanted: keeps the detections of some classes; ``limits.count`` counts only these.
+        ``None``: all detections are kept.
     """
     if not isinstance(box, Tiling):
-        return head.decode(outputs, box, limits)
+        return _decoded(head, outputs, box, limits, wanted)
     if len(box.regions) == 1:
-        return head.decode(outputs, box, limits).moved(*box.regions[0][:2])
+        return _decoded(head, outputs, box, limits, wanted).moved(*box.regions[0][:2])
     parts = []
     for index, region in enumerate(box.regions):
-        part = head.decode(box.outputs_of(index, outputs), box, limits)
+        part = _decoded(head, box.outputs_of(index, outputs), box, limits, wanted)
         part = part.moved(region.x, region.y)
         parts.append(replace(part, rows=part.rows + index * _ROWS))
     tiles = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     return _merged(Detections.joined(parts), tiles, box, limits.count)
+
+
+def _decoded(
+    head: Head,
+    outputs: Sequence[RawTensor],
+    box: Letterbox,
+    limits: DecodeLimits,
+    wanted: Callable[[Detections], Detections] | None,
+) -> Detections:
+    if wanted is None:
+        return head.decode(outputs, box, limits)
+    found = wanted(head.decode(outputs, box, replace(limits, count=_EVERY)))
+    return found if len(found) <= limits.count else found.chosen(slice(limits.count))
 
 
 def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int) -> Detections:

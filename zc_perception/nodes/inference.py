@@ -722,9 +722,8 @@ class InferenceNode(PerceptionNode):
             return
         done_ns = time.monotonic_ns()
         data, stream, job = entry.frame.data, self._stream or self._configured(), entry.job
-        found = decode(stream.head, job.outputs(), job.letterbox, stream.limits)
-        if self._classes.mask is not None:
-            found = self._classes(found)
+        wanted = None if self._classes.mask is None else self._classes
+        found = decode(stream.head, job.outputs(), job.letterbox, stream.limits, wanted)
         layout = data.layout
         found = self._tracking(found, data.header.stamp_ns, (layout.width, layout.height))
         decoded_ns = time.monotonic_ns()
