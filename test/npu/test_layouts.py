@@ -23,10 +23,11 @@ layout, for an input of 320 x 256, always with the same two boxes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from npu.onnx_kit import Axis, constant, FLOAT, INT64
+from npu.onnx_kit import Axis, constant, FLOAT, INT8, INT64
 import numpy as np
 from numpy.typing import NDArray
 import pytest
@@ -469,3 +470,23 @@ def test_zc_model_prints_a_manifest_that_says_the_same(
     (tmp_path / 'empty').mkdir()
     assert main([str(tmp_path / 'empty')]) == 2
     assert 'has no model.yaml and no model' in capsys.readouterr().err
+
+
+def test_zc_model_prints_every_key_of_a_model_yaml(
+    model: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (raw(3).transpose(0, 2, 1) * 100).astype(np.int32)
+    values = {
+        'input': {
+            'colour': 'bgr', 'range': [-3, 255], 'mean': [1], 'std': [1, 2, 3], 'scale': 4.0,
+            'zero_point': 7, 'pad': 0,
+        },
+        'outputs': [{'name': 'output0', 'scale': 0.01, 'zero_point': 1}],
+        'max_detections': 7, 'finds': 'cars',
+    }  # fmt: skip
+    path = model({'output0': rows}, ultralytics(3), values, image=(INT8, (1, 3, HEIGHT, WIDTH)))
+    assert main([path]) == 0
+    (tmp_path / 'again.yaml').write_text(capsys.readouterr().out)
+    again, first = load_manifest(str(tmp_path / 'again.yaml')), load_manifest(path)
+    assert replace(again, path=first.path) == replace(first, file=first.file.resolve())
+    assert main(['hog']) == 0

@@ -30,7 +30,7 @@ TYPE_CHECKING = False  # only type checkers take this for true; importing typing
 if TYPE_CHECKING:
     import argparse  # noqa: I300
 
-    from zc_perception.npu.manifest import ModelManifest
+    from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
     from zc_perception.programs import OptionParser
 
 
@@ -98,20 +98,49 @@ def manifest_text(manifest: ModelManifest) -> str:
     """Return the text of a ``model.yaml`` with the values of *manifest*."""
     import yaml
 
-    network, head = manifest.input, manifest.head
+    head, outputs = manifest.head, [_output(tensor) for tensor in manifest.tensors]
     values = {
         'name': manifest.name,
         'engine': manifest.engine,
         **({} if manifest.file is None else {'file': str(manifest.file.resolve())}),
-        'input': {'width': network.width, 'height': network.height, 'resize': network.resize}
-        if network.width
-        else {'resize': 'none'},
+        **{key: value for key, value in manifest.own.items() if value is not None},
+        'input': _input(manifest.input),
+        **({'outputs': outputs} if outputs else {}),
         'head': {'kind': head.kind, **{k: _listed(v) for k, v in head.options.items()}},
         'classes': list(manifest.classes),
         'score_threshold': manifest.score_threshold,
         'nms_threshold': manifest.nms_threshold,
+        'max_detections': manifest.max_detections,
+        **({'finds': manifest.finds} if manifest.finds else {}),
     }
     return yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=100).rstrip()
+
+
+def _input(network: ModelInput) -> dict[str, object]:
+    from zc_perception.npu.manifest import INPUT
+
+    values = {
+        **({'width': network.width, 'height': network.height} if network.width else {}),
+        'resize': network.resize,
+        'layout': network.layout,
+        'dtype': network.dtype,
+        'colour': 'bgr' if network.bgr else 'grey' if network.grey else 'rgb',
+        'range': [network.low, network.high],
+        'mean': list(network.mean),
+        'std': list(network.std),
+        'scale': None if network.scale == 1 and network.dtype != 'int8' else network.scale,
+        'zero_point': network.zero_point,
+        'pad': network.pad,
+    }
+    return {k: v for k, v in values.items() if k == 'resize' or v != INPUT.keys[k].default}
+
+
+def _output(tensor: TensorSpec) -> dict[str, object]:
+    from zc_perception.npu.manifest import OUTPUTS
+
+    values = {name: _listed(value) for name, value in vars(tensor).items() if value}
+    values['scale'] = tensor.scale[0] if len(tensor.scale) == 1 else list(tensor.scale)
+    return {k: v for k, v in values.items() if v != OUTPUTS.table.keys[k].default}
 
 
 def _listed(value: object) -> object:
