@@ -293,6 +293,8 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
         (TURNED, {}, {**THREE, 'head': 'yolov8'}, 'can be an angle .oriented: true'),
         (POSES, {}, {**TWO, 'head': 'boxes'},
          r'51 further .* can be masks: 51 or keypoints: \[17, 3\]'),
+        *[({'logits': np.zeros((1, n), np.float32)}, {}, {'classes': [*'abcdefg'[:n]]},
+           r'are read .*1x\d.; if a head in') for n in (6, 7)],
         (NOT_DETECTION, ultralytics(3, task='classify'), None, 'task classify'),
         (V8, ultralytics(3, task='pose', kpt_shape=[17, 3]), None, "doesn't say how its outputs"),
         (POSES, ultralytics(2, task='pose', kpt_shape=['a', 3]), None, "'head' is missing"),
