@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Three ways to send a frame to a consumer, called rungs; a subscription uses the best possible one.
+Three ways (*rungs*) to send a frame to a consumer; a subscription uses the best possible rung.
 
 Read :mod:`~zc_perception.link.rungs` first: it describes the rungs, and how a subscription
 chooses one. :mod:`~zc_perception.link.endpoints.publisher` sends each frame, and each rung has

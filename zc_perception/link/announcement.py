@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The announcement, by which consumers in other processes find a publisher's shared-memory socket.
+Announce a publisher's shared-memory socket to consumers in other processes.
 
 The publisher sends the announcement as a latched message on ``<topic>/_zc``, and writes it into a
 file beside the socket. docs/wire.md defines both. Consumers read the file and not only the

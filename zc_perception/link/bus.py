@@ -159,7 +159,7 @@ class BusPublisher(Generic[T]):
     subscription may hold. If too few slots are left, the subscription gets nothing from this
     publisher, until :meth:`settle` succeeds after another subscription was removed. If a
     subscription has used up its quota, a new object replaces the oldest one of this pool in the
-    subscription's queue; if the queue has none, the new object isn't delivered.
+    subscription's queue. If the queue has no object of this pool, the new object isn't delivered.
 
     :param deliver: called with a published object and a holder's name; returns another
         object, which the holder owns, or ``None`` if the holder has used up its quota of the

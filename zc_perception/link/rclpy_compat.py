@@ -260,7 +260,7 @@ def guard_parameter_services(node: Node) -> None:
     """
     Make parameter services refuse requests that rclpy can't read, such as an unknown value type.
 
-    Without this, the exception that rclpy raises for such a request would end the executor.
+    Otherwise, the exception that rclpy raises for such a request would end the executor.
     """
     for service in node.services:
         if service.srv_name.rpartition('/')[2] in ('set_parameters', 'set_parameters_atomically'):

@@ -88,8 +88,8 @@ class TopicView:
     The publishers on a topic, as one subscription sees them.
 
     :param local: adapted publishers of this process.
-    :param remote: announced publishers of other processes; those that have ended are in it only
-        while the graph still counts them.
+    :param remote: announced publishers of other processes. An ended publisher is in this list only
+        while the graph still counts it.
     :param unannounced: number of adapted publishers of other processes whose announcements may
         still come.
     :param unfound: number of adapted publishers of other processes whose announcements didn't
@@ -143,9 +143,9 @@ def choose(view: TopicView) -> Choice:
     """
     Choose direct links if every publisher has one, else messages for all publishers.
 
-    If only some publishers have a direct link, choose messages only after a publisher without one
-    has sent a message that can be converted; but if objects or messages have no headers, choose
-    messages at once. If copies are not allowed, never choose messages.
+    If only some publishers have a direct link, choose messages only after a publisher without a
+    direct link has sent a message that can be converted; but if objects or messages have no
+    headers, choose messages at once. If copies are not allowed, never choose messages.
     """
     direct: list[tuple[str, str]] = []
     indirect: dict[str, str] = {}

@@ -452,8 +452,8 @@ class UnixfdServer:
         self._watch(sock.fileno(), partial(self._hear, reader), reader)
         self._watch(queue.fileno(), partial(self._serve, reader), reader)
         BUS.add_subscription(self._key, subscription)
-        # Show the reader in statistics() only now: whoever sees it there may expect that it gets
-        # every frame published afterwards.
+        # Show the reader in statistics() only now: code that finds it there may expect that this
+        # reader gets every frame published afterwards.
         self._readers = (*self._readers, reader)
         self._connected += 1
         if self._has_slots(reader):

@@ -73,7 +73,8 @@ class PublisherCount:
     :param matching: number of adapted publishers whose QoS matches. The graph doesn't show
         which of them sent which announcement.
     :param plain: names of the nodes whose publishers are not adapted and whose QoS matches.
-    :param mismatch: why no publisher's QoS matches; empty if one matches or there is none.
+    :param mismatch: why no publisher's QoS matches; empty if the QoS of one matches, or if there
+        is no publisher.
     """
 
     adapted: int
@@ -115,7 +116,7 @@ class PublisherGraph:
     Count the adapted and plain publishers of a topic in the graph.
 
     An adapted publisher has two writers on the same node: its announcer on ``<topic>/_zc``, and
-    one on the topic. A publisher that makes no messages has only the announcer.
+    its writer on the topic. A publisher that makes no messages has only the announcer.
 
     A writer that belonged to an adapted publisher counts as adapted until it leaves the graph,
     because the two writers of a killed publisher leave one after the other.
@@ -130,7 +131,7 @@ class PublisherGraph:
         self._alone: dict[str, float] = {}
 
     def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
-        """Count the current publishers, without *local*, the adapted ones of this process."""
+        """Count the current publishers, except *local*, this process's adapted publishers."""
         # Read the topic's writers first: a publisher makes its announcer first, so for each
         # adapted writer found here, the announcer is found below.
         writers = self._node.get_publishers_info_by_topic(self._topic)
@@ -225,8 +226,8 @@ class _Heard:
     """
     One publisher's announcement, and the state of the connection to that publisher.
 
-    :param confirmed: whether the announcement was also read from a file in the sockets' folder.
-        Few users can write there, but any program can publish in the ROS domain.
+    :param confirmed: whether the announcement was read from a file in the sockets' folder. Few
+        users can write there, but any program can publish in the ROS domain.
     """
 
     def __init__(self, announcement: Announcement, confirmed: bool) -> None:

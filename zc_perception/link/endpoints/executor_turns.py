@@ -184,8 +184,8 @@ class NodeWatch:
         try:
             self._look()
         except RuntimeError as error:
-            # rclpy raises RuntimeError for every error of the middleware. Only a node or context
-            # that has ended is expected here.
+            # rclpy raises RuntimeError for every error of the middleware. Ignore only the error of
+            # a node or context that has ended.
             if not isinstance(error, InvalidHandle) and self._node.context.ok():
                 raise
             self.stop()
@@ -195,7 +195,7 @@ class NodeWatch:
         self._watch.period_s = period_s
 
     def stop(self) -> None:
-        """Stop the calls; wait for a running one, unless it calls this method. Idempotent."""
+        """Stop the calls; wait for a running call, unless that calls this method. Idempotent."""
         self._watch.stop()
 
 
@@ -215,8 +215,8 @@ class NodeSpinner:
     A thread that spins *node* in its own executor.
 
     The thread runs until :meth:`stop`, the end of the context or the end of the program. A node
-    that is added to another executor leaves this one. Call :meth:`take` regularly to take the node
-    back after the other executor has removed it.
+    that is added to another executor leaves the thread's executor. Call :meth:`take` regularly to
+    take the node back after the other executor has removed it.
     """
 
     def __init__(self, node: Node) -> None:
@@ -258,7 +258,7 @@ class NodeSpinner:
             self._executor.shutdown()
 
     def stop(self) -> None:
-        """End the thread. Idempotent. A callback of the node may call this, too."""
+        """End the thread. Idempotent. A callback of the node may call this method."""
         self._stopping.set()
         atexit.unregister(self.stop)
         with contextlib.suppress(InvalidHandle, AttributeError):  # the executor is shut down

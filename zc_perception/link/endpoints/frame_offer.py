@@ -189,7 +189,7 @@ class FrameOffer:
 
     def _remote(self) -> list[tuple[Consumer, int]]:
         """
-        Return the consumers of other processes for the next agreement, those of this user first.
+        Return other processes' consumers for the next agreement, those of our own user first.
 
         Each consumer comes with the number of frames that it wants to hold at the same time.
         """

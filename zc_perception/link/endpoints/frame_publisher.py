@@ -574,8 +574,8 @@ class FramePublisher:
             the fence, or let their device wait. The sync_file stays yours.
         :raises ConfigError: the publisher was made without *fds*, or a value is invalid.
             *released* is not called in this case.
-        :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or the
-            publisher's *fds* are of the other of these two kinds.
+        :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or isn't
+            of the same kind as the publisher's *fds*.
         :raises LayoutError: a plane ends outside of the buffer, or another image already has this
             buffer.
         """

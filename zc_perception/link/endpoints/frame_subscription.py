@@ -66,7 +66,7 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     """
     A subscription of camera frames, with a callback or with a queue that you read.
 
-    :func:`create_frame_subscription` returns an object of this class, too.
+    :func:`create_frame_subscription` returns an object of this class.
 
     ::
 
@@ -94,8 +94,8 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     be a coroutine function. Without a callback, any thread may take frames from the queue. The
     node must be spun in both cases, because its executor finds the publishers.
 
-    **Errors.** An exception of the callback goes to the code that spins the node, as in rclpy; the
-    frame is released in that case, too.
+    **Errors.** An exception of the callback goes to the code that spins the node, as in rclpy. The
+    frame is released.
 
     The parameters that are not listed are those of :func:`create_frame_subscription`.
 

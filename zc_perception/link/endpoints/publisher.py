@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The publisher of objects that a type adapter can convert to messages.
+Publish objects that a type adapter can convert to messages.
 
 This module also has the publisher's announcements and its statistics.
 """

@@ -32,7 +32,7 @@ ANNOUNCEMENT_QOS = QoSProfile(
 ANNOUNCEMENTS_QOS = QoSProfile(
     depth=100, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
-"""QoS for the reader of announcements, which keeps up to 100, one of each publisher."""
+"""QoS for the reader of announcements, which keeps up to 100 of them, one of each publisher."""
 
 
 def link_qos(profile: QoSProfile) -> LinkQos:

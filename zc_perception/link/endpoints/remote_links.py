@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The links of one subscription of frames to publishers in other processes of this host.
+Link one subscription of frames to the publishers in other processes of this host.
 
 :class:`SharedMemoryLinks` has one client for each announced publisher. The number of frames of one
 publisher that the subscription may hold at the same time is called a window.
@@ -145,7 +145,7 @@ class WindowWarnings:
             if window.granted < window.asked:
                 self._narrow(
                     f'{publisher} lets this consumer hold {window.granted} frame(s) at a time, '
-                    f'{window.asked} were asked for: it has too few slots left to promise; raise '
+                    f'{window.asked} were asked for: the publisher has too few slots left; raise '
                     "its parameter 'slots', or end other consumers and start this one anew",
                     str(window.connection),
                 )
@@ -178,7 +178,7 @@ OTHER_HOST = 'it is on another host'
 
 class _Link:
     """
-    The client that receives one publisher's frames, as a source of the subscription's queue.
+    A source of the subscription's queue: the client that receives one publisher's frames.
 
     :param again: whether the publisher sends its history again after a new connection, so that
         frames may come twice.

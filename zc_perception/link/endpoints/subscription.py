@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The subscription of objects that come directly, or that a type adapter makes of messages.
+Subscribe to objects that come directly, or that a type adapter makes of messages.
 
 All objects go through one queue.
 
@@ -227,7 +227,7 @@ class AdaptedSubscription(Generic[T]):
         ``rung`` of :meth:`statistics` is then ``refused``, with the reason.
     :param consumer: what you need of the publishers' buffers, see :meth:`take_part`.
     :param held: for types with leases, how many objects of each publisher you hold at most at the
-        same time, kept ones included. By default the number that *remote* was made with, or 1
+        same time, kept objects included. By default the number that *remote* was made with, or 1
         without *remote*. While you hold that many, the newest objects wait, at most as many as the
         depth of *qos*.
     :param match_reliability: ``True``: if a publisher offers only best effort, read its messages
@@ -281,8 +281,9 @@ class AdaptedSubscription(Generic[T]):
         self._match_reliability = match_reliability
         self._required = copy_free_required
         self.topic: str = node.resolve_topic_name(topic)
-        # Read the domain here and not in _look: Kilted's context holds its own lock while it ends
-        # its nodes, and ending this subscription waits for a lock that _look holds.
+        # Read the domain here, because _look would wait for the context's lock while it holds
+        # _rung_lock. Kilted's context holds its own lock while it ends its nodes, and so waits for
+        # _rung_lock in destroy().
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
@@ -394,7 +395,7 @@ class AdaptedSubscription(Generic[T]):
             self._wake()
         self._go_on()
         # Wake the executor while a coroutine runs, because an executor resumes a coroutine only
-        # when it wakes up, even if the result that the coroutine awaits is there.
+        # when it wakes up, even if the result that the coroutine awaits is ready.
         if self._draining and executor is not None:
             wake_up(executor)
 

@@ -343,7 +343,7 @@ class SharedMemoryClient:
         return self._slots is not None
 
     def _attempt(self) -> None:
-        """Go on with the current attempt to connect, or begin one; needs lock ``_connecting``."""
+        """Continue the current attempt to connect, or begin one; called with _connecting held."""
         with self._lock:
             greeting, self._greeting = self._greeting, None
             target, path, hello = self._target, self._path, self._hello

@@ -129,8 +129,8 @@ class Requirements:
     """
     One consumer's constraints on buffers, in the form in which HELLO sends them.
 
-    The number of frames that the consumer may hold is not in here: HELLO has a field for it, the
-    window.
+    The number of frames that the consumer may hold is not among them: HELLO has field ``window``
+    for it.
 
     :param formats: (fourcc, modifier) pairs that the consumer can use; empty: any.
     :param memory: the kinds of memory that the consumer can use, as the sum of ``MEMORY_DMABUF``

@@ -196,7 +196,7 @@ class PlainReceiver:
         """
         Wait for an event of *epoll*, at most *timeout_s* seconds.
 
-        The C version may already read a packet here, which its :meth:`receive` returns later.
+        The C version may read a packet during the wait; its :meth:`receive` returns that packet.
         """
         epoll.poll(timeout_s)
 
@@ -536,7 +536,7 @@ class RemoteSlots:
         return self.lease(lease.slot, lease.generation, lease.holder)
 
     def hand_out(self, lease: RemoteLease) -> bool:
-        """Return ``True``: no quota here limits the holder; see :meth:`BufferPool.hand_out`."""
+        """Return ``True``, because this pool has no quota; see :meth:`BufferPool.hand_out`."""
         return True
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:

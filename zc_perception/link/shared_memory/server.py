@@ -294,7 +294,7 @@ class SharedMemoryServer:
     :param publisher_id: the id in the announcement; the socket's file is named after it.
     :param pool: the pool of the published frames. Without one, consumers wait or are refused until
         :meth:`set_pool` is called.
-    :param folder: a folder made by :func:`runtime_folder`; ``None``: call that function here.
+    :param folder: a folder made by :func:`runtime_folder`; ``None``: the server calls it.
     :param allowed_gids: members of these groups are served, besides our own user and root; the
         first group gets access to the socket.
     :param quarantine_timeout_s: how long the longest job of any consumer's device takes, in
@@ -438,9 +438,9 @@ class SharedMemoryServer:
         """
         Serve the slots of *pool* from now on.
 
-        Consumers of the earlier pool stay connected if they can use the new buffers, and the new
-        pool can grant the same depth and the same window, not a larger one. Otherwise the server
-        disconnects them, and they connect again.
+        A consumer of the earlier pool stays connected if it can use the new buffers, and the new
+        pool can grant the same depth and the same window, but no larger window. Otherwise the
+        server disconnects the consumer, which then connects again.
 
         :param heap: the heap of the pool's buffers, to check constraints on memory; ``None``:
             unknown, so these aren't checked.
