@@ -610,11 +610,15 @@ def test_each_message_is_a_picture_of_its_own_stamp(codec: str, kind: str, tmp_p
     assert psnr(found[0][1][0], scene(3, 128, 96)[0]) < 30, 'pictures differ'
 
 
-def test_what_came_before_the_first_key_frame_counts_as_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize('before', [3, 100])
+def test_what_came_before_the_first_key_frame_counts_as_damaged(
+    before: int, tmp_path: Path
+) -> None:
     units = access_units()
-    camera = replay(record(tmp_path / 'a', [*units[2:7], b'no video', *units[7:]]))
+    units = [*units[2:3] * before, *units[5:7], b'no video', *units[7:]]
+    camera = replay(record(tmp_path / 'a', units), replay_rate=100.0)
     found = played(camera)
-    assert len(found) == 7 and camera.statistics().bad == 4
+    assert len(found) == 7 and camera.statistics().bad == before + 1
     assert psnr(found[0][1][0], scene(5, 128, 96)[0]) > 35
 
 

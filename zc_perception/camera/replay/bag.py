@@ -265,8 +265,9 @@ class EncodedPicture(NamedTuple):
 Picture = RawPicture | EncodedPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
 _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
-# A recording may begin between key frames; this many pictures at its start may be unreadable.
-_FIRST_TRIES = 32
+# This many pictures at a recording's start may be unreadable. More may be in a video, because a
+# recording may begin between two key frames; gstreamer_node's largest 'gop_size' is 1000.
+_FIRST_TRIES, _FIRST_TRIES_OF_VIDEO = 32, 1000
 _CLOCK_WAS_SET_NS = 1_000_000_000
 # If stamps and the recorder's clock differ by this much over a recording, a simulation ran at
 # another speed than this clock.
@@ -526,17 +527,19 @@ class BagSource(FrameSource):
         stamps: list[int] = []
         size, reason = None, 'it has no picture'
         self._damage = ''
-        while len(stamps) < RATE_FROM and (moment := self.advance()) is not None:
+        tries = _FIRST_TRIES if self._decoder is None else _FIRST_TRIES_OF_VIDEO
+        while len(stamps) < (tries if size is None else RATE_FROM):
+            moment = self.advance()
+            if moment is None:
+                break
             stamps.append(moment.time_ns)
             if self._picture is None:
                 reason = self._damage
-            elif size is None and len(stamps) <= _FIRST_TRIES:
+            elif size is None:
                 try:
                     size = self._size_of(self._picture)
                 except (FormatError, LayoutError) as error:
                     reason = str(error)
-            if size is None and len(stamps) > _FIRST_TRIES:
-                break
         if size is None:
             raise ConfigError(f"recording '{self.name}' can't be played: {reason}")
         self.framerate = rate_of(stamps)
