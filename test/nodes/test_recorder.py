@@ -30,6 +30,8 @@ from nodes.ros_kit import Managed, overrides, ros, status, wait_until_known
 import numpy as np
 import pytest
 import rclpy
+from rclpy.qos import QoSProfile
+from rclpy.service_introspection import ServiceIntrospectionState
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import get_types_from_msg, get_typestore, Stores
 from std_msgs.msg import String
@@ -135,6 +137,24 @@ def test_a_topic_is_read_once_though_the_lookout_looks_at_the_same_time(
         topics.close()
         assert list(node.subscriptions) == before
         node.destroy_node()
+
+
+def test_a_topic_of_a_service_is_left_out_with_advice(free_domain: int) -> None:
+    warnings: list[str] = []
+    with ros(free_domain) as context:
+        node = rclpy.create_node('recorder', context=context)
+        service = node.create_service(Trigger, 'ask', lambda _, response: response)
+        service.configure_introspection(
+            node.get_clock(), QoSProfile(depth=1), ServiceIntrospectionState.CONTENTS
+        )
+        topics = recorder.RecordedTopics(node, ['/ask/*'], print, warnings.append)
+        until(lambda: warnings)
+        topics.close()
+        node.destroy_node()
+    assert warnings[0] == (
+        "topic '/ask/_service_event' is not recorded, because its type std_srvs/srv/Trigger_Event "
+        "belongs to a service or action; 'ros2 bag record' can record it"
+    )
 
 
 @pytest.mark.parametrize('frames', [True, False])

@@ -193,6 +193,12 @@ class RecordedTopics:
                 self._subscribe(name, types[0], offers)
 
     def _subscribe(self, name: str, msgtype: str, offers: Sequence[QoSProfile]) -> None:
+        if '/msg/' not in msgtype:
+            self._warn(
+                f"topic '{name}' is not recorded, because its type {msgtype} belongs to a service "
+                "or action; 'ros2 bag record' can record it"
+            )
+            return
         try:
             kind = message_class(msgtype)
         except ImportError as error:
