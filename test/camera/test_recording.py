@@ -376,8 +376,8 @@ def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
             path.chmod(0o444)
             camera = replay(path.parent, stamps='recorded')
             (notice,) = camera.notices()
-            assert 'has no end, because its recorder was killed; its complete part is' in notice
-            assert f"played; zc_record --repair '{path.parent}'" in notice
+            assert "'a_1.mcap' has no end, because its recorder was killed or a copy" in notice
+            assert f"part is played; zc_record --repair '{path.parent}'" in notice
             found = [frame.header.stamp_ns for frame, _ in played(camera)]
             assert found == [START + index * PERIOD for index in range(len(found))]
             assert len(found) - 2 >= (size - 1500) // chunk
@@ -406,9 +406,26 @@ def test_a_file_that_is_empty_or_whose_footer_is_wrong_is_no_hindrance(
         (said,) = [said for said in recorder.notices if "a_1.mcap' can't be read: it" in said]
         assert said.endswith('it is left out')
         put(recorder, pool, 1)
-    assert len(played(replay(tmp_path / 'a'))) == 2
+    camera = replay(tmp_path / 'a')
+    (notice,) = camera.notices()
+    assert "a_1.mcap' can't be read: it" in notice and notice.endswith('it is left out')
+    assert len(played(camera)) == 2
     assert len(by_rosbags(tmp_path / 'a')) == 3
     assert (tmp_path / 'a' / 'a_1.mcap').read_bytes() == content
+
+
+def test_a_copy_that_broke_off_before_the_last_file_is_named(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
+    pool = make_pool(16, 8)
+    for _ in range(2):
+        record(tmp_path / 'a', pool, 2)
+    file = tmp_path / 'a' / 'a_0.mcap'
+    file.write_bytes(file.read_bytes()[:-100])
+    camera = replay(tmp_path / 'a')
+    (notice,) = camera.notices()
+    assert "'a_0.mcap' has no end" in notice
+    assert len(played(camera)) == 4
 
 
 @pytest.mark.parametrize('size', [1 << 45, (1 << 63) + 1])

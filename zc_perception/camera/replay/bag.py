@@ -421,7 +421,7 @@ class BagSource(FrameSource):
             self.topic = _choose(self._reader.topics, topic, path, self._has_depth)
             self._connections = self._connections_of(self.topic)
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
-            self._notice = _unfinished_notice(Path(path))
+            self._notice = _incomplete_notice(Path(path))
             self.stamps: RecordedStamps = RecordedStamps(self.name)
             msgtype = self._connections[0].msgtype
             raw = msgtype == _TYPES[0]
@@ -758,15 +758,23 @@ def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
     return next(iter(found), None)
 
 
-def _unfinished_notice(path: Path) -> str:
-    files = parts_in(path)[-1:] if path.is_dir() else [path]
-    if not any(file.suffix == SUFFIX and is_unfinished(file) for file in files):
-        return ''
-    return (
-        f"recording '{path}' has no end, because its recorder was killed; its complete part is "
-        'played; '
-        f"zc_record --repair '{path}' finishes the recording"
-    )
+def _incomplete_notice(path: Path) -> str:
+    """Return a sentence about the files of zc_record that are played in part or not at all."""
+    if path.is_dir():
+        parts, found = read_parts(path)
+        if any(contents.library != LIBRARY for _, contents in parts):
+            return ''  # the recorder's metadata.yaml says which files are played
+        cut = [path / name for name, contents in parts if not contents.finished]
+    else:
+        found, cut = [], [path] if path.suffix == SUFFIX and is_unfinished(path) else []
+    if cut:
+        files = ', '.join(f"'{file.name}'" for file in cut)
+        found.append(
+            f"recording '{path}': {files} has no end, because its recorder was killed or a copy "
+            f"broke off; its complete part is played; zc_record --repair '{path}' finishes the "
+            'recording'
+        )
+    return '; '.join(found)
 
 
 def _named(fourcc: int, colours: Colorimetry) -> str:
