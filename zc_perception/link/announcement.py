@@ -19,9 +19,9 @@ Announce a publisher's shared-memory socket to consumers in other processes.
 The publisher sends the announcement as a latched message on ``<topic>/_zc``, and writes it into a
 file beside the socket. docs/wire.md defines both. Consumers read the file and not only the
 message, because a publisher without ROS sends no message, and Fast DDS 2.14 may lose or delay a
-message. After a consumer was killed, Fast DDS may write the next consumer's message into shared
-memory that no longer exists. If the message is lost during discovery, Fast DDS repeats it only
-with its next heartbeat, after 3 s.
+message. After a consumer was killed, Fast DDS may write the message for the next consumer into
+shared memory that no longer exists. If the message is lost during discovery, Fast DDS repeats it
+only with its next heartbeat, after 3 s.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ from zc_perception.link.shared_memory.unix_socket import (
 VERSION = 1
 SUFFIX = '/_zc'
 _PUBLISHER_ID_BYTES = 32
-# The limit of rmw_validate_full_topic_name(), in characters: DDS allows 255, ROS adds up to 8.
+# The limit of rmw_validate_full_topic_name(), in characters: a name in DDS may have 255, of which
+# ROS uses up to 8 for a prefix.
 _LONGEST_TOPIC = 247
 _MAX_BYTES = 16_384
 _MAX_FILES = 1_000

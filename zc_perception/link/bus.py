@@ -110,8 +110,8 @@ class BusSubscription(Generic[T]):
     :param starved: called when a publisher's pool has no slot for the subscription, see
         :meth:`BusPublisher.without_slots`; must not block.
     :param delivered: number of objects put into the queue.
-    :param refused: number of objects not delivered, because the subscription held too many of
-        them.
+    :param refused: number of objects not delivered, because the subscription held as many objects
+        as it may hold.
     """
 
     holder: str
@@ -477,7 +477,7 @@ class CameraEnd(Protocol):
     """The methods of a camera's publisher that :class:`MeetingPoint` calls."""
 
     def join(self, consumer: Consumer) -> None:
-        """Let a new consumer use the buffers, or refuse it; do nothing if there are no buffers."""
+        """Serve or refuse a new consumer; do nothing if the camera has no buffers yet."""
 
     def leave(self, consumer: Consumer) -> None:
         """Forget *consumer*: its constraints no longer count."""

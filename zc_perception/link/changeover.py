@@ -53,8 +53,8 @@ class Changeover:
     because an append costs almost nothing; the methods that check a message empty them.
 
     :param remembered: number of objects to remember for each way; must be larger than the number
-        of messages that can wait in a reader.
-    :param latched: whether each new reader may get the same messages again.
+        of messages that can wait in the subscription's reader of messages.
+    :param latched: whether each new reader of messages may get the same messages again.
     """
 
     def __init__(self, remembered: int = REMEMBERED, latched: bool = False) -> None:

@@ -20,8 +20,8 @@ Give frames to a GStreamer pipeline in this process, without copying their memor
 the frame. When GStreamer has freed the last of these memories, the frame is released. The memories
 are watched, not the GStreamer buffer, because elements may move them to other buffers. For each
 freed memory, GStreamer calls :func:`g_async_queue_push`, which puts the memory's address into our
-queue, and our thread reads the queue. So no Python code runs in GStreamer's threads, where it
-could fail while the interpreter ends.
+queue, and our thread reads the queue. So GStreamer's threads run no Python code when they free
+memory, which they may do while the interpreter ends.
 
 :class:`FramePipeline` is one run of a pipeline, from start to end or error. :class:`FrameFeed`
 runs a pipeline with the frames of a queue, and starts a new run some time after an element failed.
@@ -218,7 +218,7 @@ class LentFrames:
                 own = dmabuf.dup()
                 memory = allocator.memory(own.fileno(), size)
                 if not memory:
-                    raise AllocationError("GStreamer could not make a memory of a frame's buffer")
+                    raise AllocationError('GStreamer could not make a GstMemory for a buffer')
                 own.detach()
                 MiniObject.from_address(memory).flags |= MEMORY_READONLY
                 gst.gst_buffer_append_memory(buffer, memory)
@@ -742,8 +742,8 @@ class FrameFeed:
     :param description: the pipeline's text without a source, see :func:`complete`.
     :param name: NAME in the thread's name.
     :param listeners: returns the number of listeners to the output. Without listeners, frames are
-        released unused. When the number grows, the encoder makes a key frame. Called for each
-        frame on the thread ``gstreamer NAME``.
+        released unused. When the number grows, the encoder makes a key frame. The thread
+        ``gstreamer NAME`` calls this function for each frame.
     :param take: called with each access unit of the sink, on the thread of :class:`AccessUnits`.
     :param warn: called with a sentence when a run has failed.
     :raises ConfigError: GStreamer isn't installed, the text can't be parsed, or an element is

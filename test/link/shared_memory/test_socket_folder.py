@@ -160,7 +160,9 @@ def test_a_folder_of_somebody_else_or_that_cannot_be_made_is_refused(
         runtime_folder(environment={'ZC_RUNTIME_DIR': str(folder / 'a' / 'b')})
     owner = os.geteuid()
     monkeypatch.setattr(unix_socket.os, 'geteuid', lambda: owner + 1)
-    with pytest.raises(ConfigError, match=f'belongs to user {owner}, this is user {owner + 1}'):
+    with pytest.raises(
+        ConfigError, match=f'belongs to user {owner}, but this process runs as user {owner + 1}'
+    ):
         runtime_folder(environment={'ZC_RUNTIME_DIR': str(folder)})
 
 

@@ -191,7 +191,8 @@ class FrameOffer:
         """
         Return other processes' consumers for the next agreement, those of our own user first.
 
-        Each consumer comes with the number of frames that it wants to hold at the same time.
+        A window is the number of frames that a consumer wants to hold at the same time. Consumers
+        that run as this process's user come first.
         """
         if self._server is None:
             return []

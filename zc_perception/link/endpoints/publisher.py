@@ -133,7 +133,7 @@ class Announcer:
                 f'{self.unannounced}; {UNANNOUNCED}'
             )
         else:
-            logger.info(f"'{self._topic}': announcement file '{path}' could now be written")
+            logger.info(f"'{self._topic}': announcement file '{path}' has now been written")
 
     def fall_silent(self) -> None:
         """Remove the file and stop announcing; call this before the socket is removed."""

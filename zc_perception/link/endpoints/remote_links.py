@@ -309,9 +309,9 @@ class SharedMemoryLinks:
     frames that the subscription has not taken yet.
 
     **Threads.** The thread that takes frames from the queue receives them from the sockets. A
-    thread of this object connects, and ends when all publishers are connected. But if an executor
-    takes the frames, the thread stays and wakes the executor when frames come. The executor or a
-    thread of the subscription's owner calls ``update``, ``hold`` and ``close``. The lock guards
+    thread of this object connects to the publishers, and ends when all are connected. But if an
+    executor takes the frames, this thread stays, to wake the executor when frames come. The
+    executor or a thread of the owner calls ``update``, ``hold`` and ``close``. The lock guards
     the table of links and the reference to the thread. No callback of the owner is called while
     the lock is held.
 

@@ -110,9 +110,9 @@ from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
 _RUNG_PERIOD_S = 0.5
-# Wait this long for the announcement of a publisher that the graph shows; on a loaded machine the
-# announcement comes seconds later. Until then make no reader of messages, because such a reader
-# would make the publisher convert objects.
+# Wait this long for the announcement of a publisher that the graph shows: on a loaded machine, the
+# announcement may come seconds after the publisher is in the graph. Until then make no reader of
+# messages, because such a reader would make the publisher convert objects.
 _GRACE_S = 10.0
 # If no object with a message's frame_id and stamp comes directly within this time after the
 # message, the message comes from a publisher without a direct link.
@@ -696,8 +696,8 @@ class AdaptedSubscription(Generic[T]):
             self._node.destroy_subscription(self._reader)
             self._reader = None
         self._choice = choice
-        # Log nothing before an executor spins the node, so that if a wrong parameter ends the
-        # program first, the log shows only that error.
+        # Log nothing before an executor spins the node. A wrong parameter may end the program
+        # before that; the log then shows only the error of the parameter.
         if (choice.rung, choice.reason) != self._said and self._node.executor is not None:
             self._said = choice.rung, choice.reason
             text = f"'{self.topic}': link is {choice.rung}: {choice.reason}"

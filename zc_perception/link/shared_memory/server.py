@@ -442,8 +442,8 @@ class SharedMemoryServer:
         pool can grant the same depth and the same window, but no larger window. Otherwise the
         server disconnects the consumer, which then connects again.
 
-        :param heap: the heap of the pool's buffers, to check constraints on memory; ``None``:
-            unknown, so these aren't checked.
+        :param heap: the heap of the pool's buffers, to check constraints on memory. If it is
+            ``None``, the heap is unknown, and these constraints aren't checked.
         """
         with self._lock:
             self._heap = heap
@@ -541,7 +541,7 @@ class SharedMemoryServer:
 
     def _patience_s(self) -> float:
         """Return seconds until the next deadline: for a HELLO, or to accept consumers again."""
-        # The first newcomer is enough, because they are in the order of their deadlines.
+        # The first newcomer is enough, because newcomers are in the order of their deadlines.
         deadlines = [
             newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)
         ]

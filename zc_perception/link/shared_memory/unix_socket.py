@@ -336,7 +336,8 @@ def _check(descriptor: int, group: int | None, where: str, step: str) -> None:
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid():
         raise ConfigError(
-            f'{where} belongs to user {status.st_uid}, this is user {os.geteuid()}; {step}'
+            f'{where} belongs to user {status.st_uid}, but this process runs as user '
+            f'{os.geteuid()}; {step}'
         )
     if group is not None and (status.st_gid != group or stat.S_IMODE(status.st_mode) != 0o750):
         try:
@@ -414,14 +415,14 @@ def check_place(path: Path, parameter: str) -> None:
         raise ConfigError(f'{named}, which is not in a folder; give a path in your own folder')
     if status.st_uid != os.geteuid():
         raise ConfigError(
-            f'{who} belongs to user {status.st_uid}, this is user {os.geteuid()}; name a '
-            'folder of your own'
+            f'{who} belongs to user {status.st_uid}, but this process runs as user '
+            f'{os.geteuid()}; name a folder of your own'
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(
             f"{who} can be written by other users (mode {mode:04o}); run 'chmod go-w' on it, "
-            'or name another one'
+            'or name another folder'
         )
     if found is not None and not stat.S_ISSOCK(found.st_mode):
         raise ConfigError(

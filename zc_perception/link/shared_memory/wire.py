@@ -181,7 +181,7 @@ def _text_after(layout: struct.Struct, packet: Packet) -> str:
 
 def _parse_text(raw: bytes, what: str) -> str:
     text = raw.rstrip(b'\0')
-    _require(b'\0' not in text, 'reserved', f'{what} has bytes after its end')
+    _require(b'\0' not in text, 'reserved', f'{what} has bytes after the zero byte that ends it')
     try:
         return text.decode()
     except UnicodeDecodeError:
