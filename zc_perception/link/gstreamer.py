@@ -377,7 +377,7 @@ class FramePipeline(BarePipeline):
             ('do-timestamp', False),
             ('block', False),
             ('min-latency', _LATENCY_NS),
-            # No limit here: the subscription's window already limits how many frames wait.
+            # No limit in bytes: the subscription's window already limits how many frames wait.
             ('max-bytes', 0),
         ):
             gst.set_property(self._source, name, value)

@@ -103,9 +103,9 @@ class FrameOffer:
     present consumers. A later consumer that can't use these buffers waits for a new agreement, if
     a setting for all consumers exists. The publisher's owner then calls :meth:`renew`,
     :meth:`agree` and :meth:`begin` again at the time :attr:`due`. A new agreement is made at most
-    once in :data:`RENEW_S`, only for consumers that run as the publisher's user, and not for
-    constraints for which an agreement has failed before. All other consumers that can't use the
-    buffers are refused, and the log names them.
+    once in :data:`RENEW_S`, and only for consumers that run as the publisher's user. After an
+    agreement has failed for some constraints, no other agreement is made for them. All other
+    consumers that can't use the buffers are refused, and the log names them.
 
     **Threads.** The owner's thread calls :meth:`agree` and :meth:`begin`. Consumers of this
     process call :meth:`join` on their own threads. The server's thread calls :meth:`judge`,

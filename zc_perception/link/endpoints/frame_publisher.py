@@ -303,9 +303,9 @@ class FramePublisher:
         ``capture_node``.
     :param participants: constraints of consumers that come later, as in parameter
         ``participants`` of ``capture_node``.
-    :param renegotiate: whether to agree on other buffers when a consumer comes that can't use the
-        current ones, if other buffers suit all consumers. :meth:`loan` does this, at most once in
-        10 s. Buffers that you pass as *fds* never change.
+    :param renegotiate: whether to agree on other buffers that suit all consumers, when a consumer
+        comes that can't use the current ones. :meth:`loan` does this, at most once in 10 s.
+        Buffers that you pass as *fds* never change.
     :param trusted_gids: groups whose members may connect, besides your own user and root.
     :param fds: descriptors of the buffers that a library of yours owns, at least two images: for
         each image one descriptor, or a sequence with one for each plane. A descriptor is a dma-buf

@@ -159,8 +159,8 @@ class SubscriptionStatistics:
         has been full for longest.
     :param full_s: for how many seconds you have held as many frames as you may hold; 0 while you
         hold fewer.
-    :param slow: the work that is so slow that you hold as many frames as you may hold, with
-        advice; ``None``: no work is too slow.
+    :param slow: the work that is too slow, with advice: because of this work you hold as many
+        frames as you may hold; ``None``: no work is too slow.
     """
 
     rung: str
@@ -394,8 +394,8 @@ class AdaptedSubscription(Generic[T]):
             self._raised = False
             self._wake()
         self._go_on()
-        # Wake the executor while a coroutine runs, because an executor resumes a coroutine only
-        # when it wakes up, even if the result that the coroutine awaits is ready.
+        # Wake the executor while a coroutine runs: an executor that waits doesn't notice when the
+        # result for a coroutine is ready.
         if self._draining and executor is not None:
             wake_up(executor)
 

@@ -362,7 +362,7 @@ class Connection:
             self._send_with(
                 wire.pack_buffers(message), [buffer.fileno() for buffer in data.buffers]
             )
-        except BlockingIOError:  # the socket is full; the slot's next frame tries again
+        except BlockingIOError:  # the socket is full; try again with the slot's next frame
             self._count_drop()
             return False
         except (OSError, ValueError) as error:

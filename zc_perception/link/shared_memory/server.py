@@ -249,8 +249,8 @@ class Door(Protocol):
 
 def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) -> tuple[int, int]:
     """Reserve slots of *pool* for *holder*; return the granted window and depth."""
-    # The largest depth means keep_all QoS: a producer that can wait, such as a recording, then
-    # waits so that this consumer loses no frame.
+    # The largest depth means keep_all QoS: a producer that can wait, such as one that plays a
+    # recording, then waits so that this consumer loses no frame.
     return pool.grant(holder, window, depth, lossless=hello.depth == MAX_DEPTH)
 
 
@@ -650,7 +650,7 @@ class SharedMemoryServer:
                 return
             hello = wire.parse_hello(self._reader.packet[:size])
             # parse_hello() has refused later versions, whose HELLO may have descriptors. In this
-            # version it has none.
+            # version, a HELLO has none.
             if fds:
                 raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
             # The HELLO may be old. If its consumer has closed the socket and connected again,
