@@ -240,7 +240,7 @@ def test_frames_are_numbered_and_the_pool_is_bounded(to_frame: ImageToFrame) -> 
     frames = [to_frame(message), to_frame(message)]
     with pytest.raises(
         FormatError,
-        match=r"all 2 converted frames are in use \(\{'converter': 2\}\); release frames sooner",
+        match=r"all 2 converted frames are in use \(by holder: \{'converter': 2\}\); release",
     ):
         to_frame(message)
     frames.pop(0).release()

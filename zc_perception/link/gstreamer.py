@@ -494,8 +494,8 @@ class FramePipeline(BarePipeline):
             if not suiting:
                 takes = self._gst.take_text(self._gst.gst_caps_to_string(accepted.address))
                 raise PipelineError(
-                    f"pipeline '{self.description}' takes none of the frames: they are "
-                    f"'{offers[-1]}', it takes '{takes}'; "
+                    f"pipeline '{self.description}' takes none of the frames: their caps are "
+                    f"'{offers[-1]}', but the pipeline takes '{takes}'; "
                     "put 'videoconvert' (for another format), 'videoscale' (size) or 'videorate' "
                     "(framerate) in front, or change the camera's parameters"
                 )

@@ -418,8 +418,8 @@ class ImageToFrame:
         slot = pool.acquire()
         if slot is None:
             raise FormatError(
-                f'all {self._slots} converted frames are in use ({pool.statistics().holders}); '
-                'release frames sooner'
+                f'all {self._slots} converted frames are in use (by holder: '
+                f'{pool.statistics().holders}); release frames sooner'
             )
         try:
             with map_buffers(

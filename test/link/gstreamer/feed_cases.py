@@ -219,7 +219,7 @@ def test_a_hundred_stops_bring_every_lease_back(
     [
         ('identity error-after=3 ! fakesink', 'identity'),
         ('identity eos-after=3 ! fakesink', 'has ended its stream (EOS)'),
-        ('video/x-raw,format=I420 ! fakesink', ('takes none of the frames: they are '
+        ('video/x-raw,format=I420 ! fakesink', ('takes none of the frames: their caps are '
                                                 "'video/x-raw, format=(string)NV12")),
         ('filesink location=/nowhere/at/all', '/nowhere/at/all'),
     ],

@@ -189,7 +189,7 @@ class FrameOffer:
 
     def _remote(self) -> list[tuple[Consumer, int]]:
         """
-        Return other processes' consumers for the next agreement, those of our own user first.
+        Return other processes' consumers for the next agreement, each with its window.
 
         A window is the number of frames that a consumer wants to hold at the same time. Consumers
         that run as this process's user come first.

@@ -553,7 +553,9 @@ class SharedMemoryClient:
                 slots.count_other()
             most = {MessageType.BUFFERS: MAX_FDS, MessageType.FRAME: 1}.get(kind, 0)
             if len(fds) > most:
-                raise ProtocolError('descriptors', f'{kind.name} with {len(fds)} descriptors')
+                raise ProtocolError(
+                    'descriptors', f'{kind.name} with {len(fds)} descriptors, which are too many'
+                )
             if kind is MessageType.BUFFERS:
                 message = wire.parse_buffers(packet)
                 owned, fds = fds, []

@@ -338,7 +338,7 @@ class RemoteSlots:
             if len(fds) != len(message.sizes):
                 raise ProtocolError(
                     'descriptors',
-                    f'BUFFERS of {len(message.sizes)} buffers with {len(fds)} descriptors',
+                    f'BUFFERS of {len(message.sizes)} buffers came with {len(fds)} descriptors',
                 )
             raise ProtocolError('value', f'BUFFERS of more than {MAX_SLOTS} slots')
         buffers: list[DmaBuf] = []
@@ -432,7 +432,8 @@ class RemoteSlots:
             if flags != (fence is not None):
                 raise ProtocolError(
                     'descriptors',
-                    f'FRAME with flags {flags} and {int(fence is not None)} descriptors',
+                    f'FRAME with flags {flags} and {int(fence is not None)} descriptors; only a '
+                    'FRAME with flag 1 (FENCE) has a descriptor',
                 )
             slot = self._slots.get(uid)
             if slot is None or slot.retired or slot.generation >= generation:

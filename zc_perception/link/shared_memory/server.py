@@ -652,7 +652,9 @@ class SharedMemoryServer:
             # parse_hello() has refused later versions, whose HELLO may have descriptors. In this
             # version, a HELLO has none.
             if fds:
-                raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
+                raise ProtocolError(
+                    'descriptors', f'HELLO with {len(fds)} descriptors; it may have none'
+                )
             # The HELLO may be old. If its consumer has closed the socket and connected again,
             # don't reserve slots for it twice.
             poller = select.poll()
@@ -856,7 +858,8 @@ class SharedMemoryServer:
             if message.fence is not bool(fds):
                 raise ProtocolError(
                     'descriptors',
-                    f'RELEASE with {len(fds)} descriptors and flags {int(message.fence)}',
+                    f'RELEASE with {len(fds)} descriptors and flags {int(message.fence)}; only a '
+                    'RELEASE with flag 1 (FENCE) has a descriptor',
                 )
         except ProtocolError:
             close_all(fds)

@@ -313,7 +313,7 @@ def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os
     """
     folder = default_folder(environment)
     where = f"folder '{folder}' for shared-memory sockets"
-    step = 'name another one in the environment variable ZC_RUNTIME_DIR'
+    step = 'name another folder in the environment variable ZC_RUNTIME_DIR'
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -373,9 +373,9 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
     excess = _excess(path)
     if excess > 0:
         raise ConfigError(
-            f"folder '{folder}' has a name that is {excess} bytes too long for a socket's "
+            f"folder '{folder}' has a path that is {excess} bytes too long for a socket's "
             f'address ({SUN_PATH} bytes); '
-            'name a shorter one in the environment variable ZC_RUNTIME_DIR'
+            'name a folder with a shorter path in the environment variable ZC_RUNTIME_DIR'
         )
     return path
 
@@ -402,13 +402,14 @@ def check_place(path: Path, parameter: str) -> None:
     if (excess := _excess(path)) > 0:
         raise ConfigError(
             f"{named}, which is {excess} bytes too long for a socket's address ({SUN_PATH} "
-            'bytes); give a shorter one'
+            'bytes); give a shorter path'
         )
     try:
         status, found = os.stat(path.parent), path.lstat() if os.path.lexists(path) else None
     except OSError as error:
         raise ConfigError(
-            f'{named}, whose folder cannot be used: {error.strerror}; make it, with mode 0700'
+            f'{named}, whose folder cannot be used: {error.strerror}; make this folder, with mode '
+            '0700'
         ) from error
     who = f'{named}, whose folder'
     if not stat.S_ISDIR(status.st_mode):

@@ -356,7 +356,8 @@ def parse_hello(packet: Packet) -> Hello:
     _require(
         good,
         'length',
-        f'HELLO of {len(packet)} bytes says {count} formats and {options_size} bytes of options',
+        f'HELLO of {len(packet)} bytes says {count} formats and {options_size} bytes of options, '
+        'which does not match its size',
     )
     formats = []
     for index in range(count):
