@@ -99,8 +99,8 @@ class BusSubscription(Generic[T]):
     :param notify: wakes the subscription's reader after an object was queued; must not block.
     :param consumer: the subscription's constraints on a publisher's buffers; ``None``: it can use
         any buffers.
-    :param held: number of slots to ask each publisher for: the frames that the subscription holds
-        at the same time; ``None``: 1. Objects without slots aren't limited.
+    :param held: how many frames the subscription holds at the same time, so it asks each publisher
+        for that many slots; ``None``: 1. Objects without slots aren't limited.
     :param resting: whether the subscription gets nothing at present; it keeps its promised slots.
     :param by_message: whether the subscription takes its objects from ROS messages at present. If
         so, publishers put no objects into the queue and only fill ``headers``.
@@ -448,7 +448,7 @@ class InProcessBus:
             self._match(key)
 
     def rematch(self, key: BusKey) -> None:
-        """Match again, because a publisher's buffers or a consumer's constraints have changed."""
+        """Match all under *key* again after a change of buffers or of a consumer's constraints."""
         with self._lock:
             self._match(key)
 

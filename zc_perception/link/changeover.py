@@ -19,7 +19,7 @@ Drop objects that come twice when a subscription changes between direct links an
 A subscription takes objects one way at a time: directly (within the process, or by shared memory),
 or from messages. The same object may come both ways in two cases: for 2 s after a change; and
 while a subscription that takes objects directly also reads messages, to find out whether a
-publisher without a direct link sends any. The object is recognised by its *key*, (frame_id,
+publisher without a direct link sends messages. The object is recognised by its *key*, (frame_id,
 stamp). Stamp 0 identifies no object: while the subscription takes messages, a message with stamp 0
 is never dropped.
 

@@ -128,7 +128,7 @@ class _Allocator:
             record.mem_map = ctypes.cast(self._look, c_void_p).value
 
     def memory(self, fd: int, size: int) -> int:
-        """Return a new memory of *size* bytes that owns *fd*; 0: it could not be made."""
+        """Return a new GstMemory of *size* bytes that owns *fd*; 0: it could not be made."""
         if self._dmabuf:
             return int(self._gst.gst_dmabuf_allocator_alloc(self._address, fd, size) or 0)
         return int(self._gst.gst_fd_allocator_alloc(self._address, fd, size, 0) or 0)

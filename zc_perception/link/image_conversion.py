@@ -16,7 +16,7 @@
 """
 Convert frames to ``sensor_msgs/Image`` and back, for the rung ``ros_message``.
 
-The ledger counts each conversion as a copy.
+The copy ledger counts each conversion.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def create_reader(
 
 
 def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
-    """Run *call* after rclpy destroyed *entity*, a publisher or subscription, or its node."""
+    """Run *call* after rclpy destroyed the publisher or subscription *entity*, or its node."""
 
     def destroyed() -> None:
         # The entity and this function refer to each other. ``del`` ends this cycle, so that both

@@ -303,7 +303,7 @@ def test_reserved_bytes_are_checked(name: str, offset: int) -> None:
 def test_the_version_is_one_that_both_speak() -> None:
     for low, high in ((2, 9), (0, 0)):  # a good HELLO comes back
         packet = wire.pack_hello(wire.Hello(1, 1, min_version=low, max_version=high))
-        said = rf'speaks versions {low} \.\. {high}, this producer 1 \.\. 1'
+        said = rf'speaks versions {low} \.\. {high}, but this producer speaks versions 1 \.\. 1'
         with pytest.raises(ProtocolError, match=said):
             wire.parse_hello(packet)
 

@@ -191,8 +191,7 @@ class FrameOffer:
         """
         Return other processes' consumers for the next agreement, each with its window.
 
-        A window is the number of frames that a consumer wants to hold at the same time. Consumers
-        that run as this process's user come first.
+        Each entry has a consumer, and how many frames it wants to hold at the same time.
         """
         if self._server is None:
             return []

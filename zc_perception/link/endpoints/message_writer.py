@@ -84,7 +84,7 @@ class MessageWriter(Generic[T]):
     list of message types, and to start or stop the thread.
 
     With transient_local QoS, every object is converted, as in rclcpp, because a later reader gets
-    it from the middleware's history.
+    the messages from the middleware's history.
 
     ``withheld`` is the reason why no messages are made of objects; empty if they are made.
     """

@@ -26,8 +26,8 @@ the objects that wait in it; the callback owns the object that it was called wit
 (:func:`~zc_perception.link.rungs.choose`): directly if every publisher has a direct link (within
 the process, or by shared memory), from messages if none has one. If only some have one, the
 subscription still takes objects directly, but also reads messages, to find out whether a publisher
-without a direct link sends any. When such a publisher sends a message that can be converted, the
-subscription changes to messages (``_judge``). After that it ignores direct objects.
+without a direct link sends messages. When such a publisher sends a message that can be converted,
+the subscription changes to messages (``_judge``). After that it ignores direct objects.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
 the bus. Objects of other processes are fetched from their sockets by the thread that takes objects

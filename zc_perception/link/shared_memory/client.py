@@ -277,7 +277,7 @@ class SharedMemoryClient:
 
     ``last_end`` says why the latest connection or attempt ended. ``listens`` says whether that
     attempt reached a process that may be the publisher. ``parted_s`` is the time at which the
-    latest connection ended, in seconds of CLOCK_MONOTONIC; shorter connections than a second don't
+    latest connection ended, in seconds of CLOCK_MONOTONIC; connections of less than a second don't
     count; 0: none has ended. ``dropped`` counts the frames that the producer dropped because this
     consumer was too slow; it is updated with each frame.
     """
@@ -583,7 +583,7 @@ class SharedMemoryClient:
         slots, now = self._slots, time.monotonic()
         settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
         if settled:
-            self.parted_s = now  # before _slots becomes None, which shows other threads the end
+            self.parted_s = now  # before _slots becomes None: other threads then read parted_s
         self._slots = None
         if slots is not None:
             self._count_end(reason, text)

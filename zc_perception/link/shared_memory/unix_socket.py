@@ -62,7 +62,7 @@ Ancillary = Iterable[tuple[int, int, bytes]]
 
 class Peer(NamedTuple):
     """
-    Credentials of the process at the other end, from the time when it connected or listened.
+    Credentials of the process at the other end, as they were when it connected or listened.
 
     :param groups: supplementary groups; empty if :func:`peer_of` wasn't asked for them.
     """
@@ -145,7 +145,7 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
-    """Return owners of descriptors *numbers*; if making one fails, close the remaining ones."""
+    """Return owners of descriptors *numbers*; after an error, close those that have no owner."""
     owned: list[OwnedFd] = []
     try:
         for number in numbers:

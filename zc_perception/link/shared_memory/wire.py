@@ -314,7 +314,8 @@ def parse_hello(packet: Packet) -> Hello:
     )
     if not low <= VERSION <= high:
         text = (
-            f'the consumer speaks versions {low} .. {high}, this producer {VERSION} .. {VERSION}'
+            f'the consumer speaks versions {low} .. {high}, but this producer speaks versions '
+            f'{VERSION} .. {VERSION}'
         )
         raise ProtocolError('version', text, RefusalCode.VERSION)
     _expect(packet, MessageType.HELLO)
