@@ -448,7 +448,7 @@ class InProcessBus:
             self._match(key)
 
     def rematch(self, key: BusKey) -> None:
-        """Match all under *key* again after a change of buffers or of a consumer's constraints."""
+        """Match publishers and subscriptions again, after buffers or constraints have changed."""
         with self._lock:
             self._match(key)
 

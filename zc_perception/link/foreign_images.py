@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Describe a foreign library's images: their planes, and constraints that only the images meet.
+Describe a foreign library's images: their planes, and constraints that only these images meet.
 
 A library exports one descriptor for an image, or one for each plane. Several of these descriptors
 may refer to one buffer, as with EGL and VA-API. So a buffer is identified by the device and inode

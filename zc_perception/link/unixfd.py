@@ -323,9 +323,11 @@ class UnixfdServer:
     :param drm: whether the caps of dma-bufs have a ``drm-format`` even where GStreamer has a name
         for the pixel format.
     :param framerate: returns the camera's frames per second, called for each layout; 0: unknown.
-    :param quarantine_s: for this many seconds, the buffers of a reader that ended without
-        returning them aren't reused; for less if fences show that its devices have finished.
-    :param report: called with a sentence when a reader connects or ends; on the server's thread.
+    :param quarantine_s: after a reader disconnects without returning its buffers, these
+        buffers aren't reused for this many seconds, unless a fence shows earlier that the reader's
+        devices have finished.
+    :param report: called with a sentence when a reader connects or disconnects; on the server's
+        thread.
     :param warn: called in place of *report* for problems.
     :raises ConfigError: the socket can't be made at *path*, or another process listens there.
     """

@@ -174,7 +174,7 @@ class FrameOffer:
         """
         In the first call, wait until the consumers of other processes have sent their needs.
 
-        The graph shows how many they are. The wait ends after HEAR_S in any case.
+        The graph shows how many consumers there are. The wait ends after HEAR_S in any case.
         """
         if self._server is None or self._awaited:
             return
@@ -191,7 +191,8 @@ class FrameOffer:
         """
         Return other processes' consumers for the next agreement, each with its window.
 
-        Each entry has a consumer, and how many frames it wants to hold at the same time.
+        The window is the number of frames that the consumer wants to hold at the same time.
+        Consumers that run as our own user come first.
         """
         if self._server is None:
             return []

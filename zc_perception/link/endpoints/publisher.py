@@ -205,7 +205,7 @@ class InProcessPeer:
         hold.
     :param window: number of objects that it may hold at the same time; 0: no limit, or the pool
         has not promised it any slots yet.
-    :param asked: number of objects that it asked to hold; 0: it didn't ask.
+    :param asked: number of objects that it asked to hold; 0: it named no number.
     :param in_hand: for each frame that it holds, its sequence number and for how many seconds it
         has held it.
     :param without_slots: why the pool has no slots for it, so that it gets only messages; empty:

@@ -92,7 +92,7 @@ class ProtocolError(ZcError):
 
 
 class MisfitError(ZcError):
-    """This consumer can't use the buffers: they break its constraints, or an import failed."""
+    """This consumer can't use the buffers: they break its constraints, or their import failed."""
 
 
 class RefusedError(ZcError):
@@ -194,7 +194,7 @@ class Requirements:
         if constraints.formats == ():
             raise ConfigError(
                 f"constraints of '{constraints.participant}' take no format; name at least "
-                'one, or None for any'
+                'one format, or set formats to None for any format'
             )
         width, height = constraints.max_size or (0, 0)
         rest = replace(

@@ -301,7 +301,8 @@ class SharedMemoryServer:
         seconds. See :func:`quarantine_fence`.
     :param history: number of frames kept for consumers that ask for them, as with
         transient_local; the server holds leases on these frames.
-    :param door: decides which consumers get the buffers; ``None``: all that can use them.
+    :param door: decides which consumers get the buffers; ``None``: all consumers that can use
+        them.
     :param report: called with a sentence when a consumer connects, is refused or disconnects; on
         the server's thread, with no lock held.
     :param warn: called in place of *report* for problems, such as a smaller window than a consumer
