@@ -426,7 +426,7 @@ class InProcessBus:
             self._match(key)
 
     def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
-        """Stop (*resting*) or resume giving objects to *subscription*, which keeps its slots."""
+        """Give *subscription* no objects if *resting*, else resume; its slots stay promised."""
         with self._lock:
             subscription.resting = resting
             self._match(key)

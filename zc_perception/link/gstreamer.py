@@ -141,7 +141,7 @@ class _Allocator:
 
 class LentFrames:
     """
-    Lends frames to GStreamer, and releases each frame when GStreamer has freed all its memories.
+    Lends frames to GStreamer, and releases each frame when GStreamer has freed all memories of it.
 
     It owns the thread ``gstreamer leases NAME``, which ends after :meth:`close` when the last
     frame is released. Frames that a stuck element holds aren't released, because the element or

@@ -151,7 +151,7 @@ class Announcer:
 
 
 class SharedMemoryEnd(Protocol):
-    """What a publisher of frames uses to send them by the ``shared_memory`` rung."""
+    """The server that a publisher of frames uses to send them to other processes."""
 
     @property
     def path(self) -> Path:

@@ -430,7 +430,7 @@ class SharedMemoryClient:
 
     @property
     def noted(self) -> str:
-        """The reason in NOTED why this consumer must wait for WELCOME; empty: it needn't."""
+        """The reason in NOTED why this consumer must wait for WELCOME; empty: there is none."""
         greeting = self._greeting
         return '' if greeting is None else greeting.noted
 

@@ -155,9 +155,9 @@ class ServerStatistics:
 
 class FenceWatch:
     """
-    Adds fences to the server's epoll, to wake its thread when they signal. Thread-safe.
+    Wakes the server's thread when fences signal, by the server's epoll. Thread-safe.
 
-    It duplicates their descriptors, because a fence's owner may close the fence at any time.
+    It watches duplicates of their descriptors, because a fence's owner may close it at any time.
 
     :param epoll: the server's epoll, which this object doesn't close.
     """
