@@ -529,6 +529,14 @@ def test_boxes_are_in_space_where_depth_has_their_stamp_and_it_is_said_where_not
         calibration = CameraInfo(width=1280, height=720, distortion_model='plumb_bob')
         calibration.k = [500.0, 0.0, 420.0, 0.0, 500.0, 380.0, 0.0, 0.0, 1.0]
         calibration.roi = RegionOfInterest(x_offset=100, y_offset=200, width=640, height=360)
+        calibration.d = [0.0] * 6
+
+        def refused() -> bool:
+            info.publish(calibration)
+            return 'has 6 distortion coefficients' in status(inference, 'space').message
+
+        run.eventually(refused, 'no lens')
+        calibration.d = []
 
         def whole() -> bool:
             info.publish(calibration)

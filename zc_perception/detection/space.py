@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.errors import ConfigError
 from zc_perception.parameters import ParameterSpec
 
 PARAMETERS = (
@@ -41,6 +42,8 @@ _NEAR, _VALID = 0.25, 0.1
 _SURFACE, _LEAST_SURFACE = 0.04, 0.08
 # An object extends between these quantiles of its depths: the few depths outside may be wrong.
 _FIRST, _LAST = 0.05, 0.95
+# The numbers of coefficients that OpenCV's standard distortion model may have.
+_COEFFICIENTS = 4, 5, 8, 12, 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,7 @@ class Lens:
     :param size: width and height of the calibrated pictures, in pixels.
     :param region: x, y, width and height of the part of a calibrated picture that pictures of
         another size show; ``None``: the whole picture.
+    :raises ConfigError: the model has another number of coefficients.
     """
 
     matrix: NDArray[np.float64]
@@ -61,6 +65,14 @@ class Lens:
     size: tuple[int, int]
     fisheye: bool = False
     region: tuple[int, int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        count, possible = len(self.distortion), (4,) if self.fisheye else _COEFFICIENTS
+        if count not in possible:
+            raise ConfigError(
+                f'it has {count} distortion coefficients, and must have '
+                f'{", ".join(map(str, possible))}'
+            )
 
     def rays(self, points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
         """

@@ -43,6 +43,7 @@ from zc_perception.detection.detections import Detections
 from zc_perception.detection.extras import keypoints, MaskPainter, PEOPLE, PERSON, SEEN
 from zc_perception.detection.heads.spec import Head
 from zc_perception.detection.space import Lens, place, Placed
+from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_ns, stamp_to_message
 from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
@@ -108,6 +109,7 @@ class BoxesInSpace:
         self._found: OrderedDict[int, tuple[Header, tuple[int, int], Detections]] = OrderedDict()
         self._depths: OrderedDict[int, Image] = OrderedDict()
         self._lens: Lens | None = None
+        self._no_lens = ''
         self._unfit = ''
         self._counts = dict.fromkeys(
             ('seen', 'depths', 'placed', 'alone', 'refused', 'left_out'), 0
@@ -150,7 +152,10 @@ class BoxesInSpace:
             size, roi = (message.width, message.height), message.roi
             sides = roi.width or message.width, roi.height or message.height
             region = (roi.x_offset, roi.y_offset, *sides)
-            self._lens = Lens(matrix, distortion, size, fisheye, region)
+            try:
+                self._lens = Lens(matrix, distortion, size, fisheye, region)
+            except ConfigError as error:
+                self._lens, self._no_lens = None, f' that can be used: {error}'
 
     def _on_depth(self, message: Image) -> None:
         with self._lock:
@@ -251,7 +256,7 @@ class BoxesInSpace:
             counts,
             unfit=self._unfit,
             lens=self._lens is not None,
-            info=self._info_subscription.topic_name,
+            info=f'{self._info_subscription.topic_name}{self._no_lens}',
             topic=self._depth_subscription.topic_name,
             **recent,
         )
