@@ -79,6 +79,10 @@ def test_a_wrong_parameter_is_one_sentence(free_domain: int) -> None:
         pytest.fail('never reached')
     assert "axruntime, onnx; 'cpu' is called 'onnx' now" in str(refused.value)
     assert '\n' not in str(refused.value)
+    quality = 'qos_overrides./detections/annotations.publisher.reliability'
+    values = {'depth_topic': 'depth', 'annotations': True, quality: 'best'}
+    with pytest.raises(ConfigError, match="reliability' is 'best'"):
+        alone(free_domain, InferenceNode, values).__enter__()
 
 
 @pytest.mark.parametrize(

@@ -489,13 +489,16 @@ class InferenceNode(PerceptionNode):
 
         if depth:
             self._space = stages.BoxesInSpace(self, depth)
-            self._stages.append(self._space)
+            self._add_stage(self._space)
         if masks:
-            self._stages.append(stages.MaskTopic(self, self.ledger, stream.head, masks))
+            self._add_stage(stages.MaskTopic(self, self.ledger, stream.head, masks))
         if values['annotations'] or keypoints:
             names = stream.manifest.classes
-            self._stages.append(stages.AnnotationTopic(self, stream.head, names, keypoints or ()))
-        self.observers += [stage.see for stage in self._stages]
+            self._add_stage(stages.AnnotationTopic(self, stream.head, names, keypoints or ()))
+
+    def _add_stage(self, stage: Stage) -> None:
+        self._stages.append(stage)
+        self.observers.append(stage.see)
 
     def _agree(self) -> None:
         self._announce_accelerator()
