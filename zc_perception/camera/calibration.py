@@ -147,8 +147,9 @@ class Calibration:
     @property
     def picture(self) -> tuple[int, int]:
         """Size of the pictures that the calibration is for, after binning and cropping."""
-        whole = (self.roi.width or self.width, self.roi.height or self.height)
-        return whole[0] // (self.binning_x or 1), whole[1] // (self.binning_y or 1)
+        width, height = (self.roi.width or self.width, self.roi.height or self.height)
+        # A file may state more binning than the picture has pixels; nothing may divide by 0 then.
+        return max(1, width // (self.binning_x or 1)), max(1, height // (self.binning_y or 1))
 
     def size_mismatch(self, width: int, height: int, source: str) -> str | None:
         """
