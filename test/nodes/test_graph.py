@@ -371,6 +371,12 @@ def test_the_rule_is_the_parameters() -> None:
     said = "node 'right'.*replays a recording with the recorded stamps"
     with pytest.raises(ConfigError, match=said):
         StereoSide(rig, Side.RIGHT).begin('right', {**BOTH, 'stereo_tolerance': 0.0123})
+    rig = StereoRig()
+    for name, loop in (('a', True), ('b', False), ('a', True)):
+        values = {**BOTH, **recorded, 'video': name, 'loop': loop}
+        StereoSide(rig, Side.LEFT).begin('left', values)
+    with pytest.raises(ConfigError, match=r"repeats recording 'a', the other 'b'.*wrong pairs"):
+        StereoSide(rig, Side.RIGHT).begin('right', {**values, 'video': 'b'})
     keeps = {**BOTH, 'camera': 'replay', 'keep_all': True}
     with pytest.raises(ConfigError, match="parameter 'keep_all' is true"):
         StereoSide(StereoRig(), Side.LEFT).begin('left', keeps)

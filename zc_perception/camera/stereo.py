@@ -208,10 +208,12 @@ class PairingRule:
         period.
     :param by_stamp: whether to compare the frames' stamps instead of their capture times, for
         recordings that were made together.
+    :param repeated: path of the recording that the side repeats, if *by_stamp*; empty: none.
     """
 
     tolerance_ns: int
     by_stamp: bool = False
+    repeated: str = ''
 
     def check_same(self, other: PairingRule) -> None:
         """
@@ -229,6 +231,12 @@ class PairingRule:
             raise ConfigError(
                 'one side replays a recording with the recorded stamps, the other does not; set '
                 'parameters camera and stamps to the same values on both sides'
+            )
+        if self.repeated and other.repeated and self.repeated != other.repeated:
+            raise ConfigError(
+                f"one side repeats recording '{self.repeated}', the other '{other.repeated}'; "
+                'their rounds differ in length, so the second round would have wrong pairs: set '
+                "'loop' to false, or play topics of one recording on both sides"
             )
 
 

@@ -261,9 +261,9 @@ class StereoSide:
                     "parameter 'keep_all' is true, but a camera of a stereo pair cannot wait for "
                     "its consumers; set 'keep_all' to false"
                 )
-            self._rig.settle(
-                self.side, PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp)
-            )
+            repeated = str(parameters['video']) if by_stamp and parameters.get('loop') else ''
+            tolerance_ns = round(parameters['stereo_tolerance'] * 1e9)
+            self._rig.settle(self.side, PairingRule(tolerance_ns, by_stamp, repeated))
         except ConfigError as error:
             raise ConfigError(f"node '{node}': {error}") from None
 
