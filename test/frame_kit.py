@@ -67,7 +67,6 @@ def next_frame(
 def written_frame(
     pool: BufferPool, planes: Iterable[Any], sequence: int = 0, **options: Any
 ) -> Frame:
-    """Return the pool's next frame with these planes."""
     frame = next_frame(pool, sequence, **options)
     with frame.map(write=True) as targets:
         for target, plane in zip(targets, planes, strict=True):

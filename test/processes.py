@@ -53,7 +53,6 @@ def ready(*words: object) -> Iterator[subprocess.Popen[str]]:
 def ran(
     *words: object, timeout: float = 600.0, check: bool = False, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, and return its output."""
     return subprocess.run(
         list(map(str, words)),
         capture_output=True, text=True, timeout=timeout, check=check, **options,

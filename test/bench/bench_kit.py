@@ -38,7 +38,6 @@ SCHEMA: dict[str, Any] = json.loads(
 
 
 def written(path: Path) -> Any:
-    """Return a result file's content; it must match the schema."""
     document = json.loads(path.read_text(encoding='utf-8'))
     assert conforms(document, SCHEMA)
     return document

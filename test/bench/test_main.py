@@ -67,7 +67,6 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def start(free_domain: int, runtime: Path) -> Iterator[Start]:
-    """Start the benchmark; all its processes end at teardown."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str) -> subprocess.Popen[str]:
@@ -87,8 +86,6 @@ def start(free_domain: int, runtime: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def measuring(start: Start, runtime: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Start an endless run of these variants, and return once it measures."""
-
     def begin(*variants: str) -> subprocess.Popen[str]:
         process = start(*FOREVER.split(), '--variants', *variants)
         assert any(line.startswith('measuring') for line in process.stderr), 'it has ended'

@@ -106,8 +106,6 @@ class StandInBuffer(DmaBuf):
 
 
 class StandInHeap:
-    """Counts the buffers that it gave and got back."""
-
     def __init__(self, vehicle: Vehicle, name: str) -> None:
         self.name = name
         self._vehicle = vehicle
@@ -284,7 +282,6 @@ class Vehicle:
         return results
 
     def found(self, check: str) -> dict[str, Finding]:
-        """Return a check's findings by subject."""
         results = self.examine(check.partition('.')[0])
         return {each.finding.subject: each.finding for each in results if each.check.id == check}
 

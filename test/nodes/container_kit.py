@@ -179,8 +179,6 @@ class NeverStops(Ticking):
 
 
 class HalfNode(Node):
-    """The constructor doesn't call that of Node."""
-
     def __init__(self, **kwargs: Any) -> None:
         self.arguments = kwargs
 
@@ -261,7 +259,6 @@ class Container(Program):
         self.wait_for(']: ready')
 
     def wait_for(self, text: str) -> None:
-        """Wait until *text* was printed."""
         eventually(lambda: text in self.output or not self._reader.is_alive())
         assert text in self.output, f'{text!r} was not printed:\n{self.output}'
 
@@ -318,7 +315,6 @@ class Client(Onlooker):
         return self.answer(self.begin_load(plugin, package, **options))
 
     def loaded(self, plugin: str, package: str = ZOO, **options: Any) -> int:
-        """Load a component, which must succeed; return its id."""
         answer = self.load(plugin, package, **options)
         assert answer.success, answer.error_message
         return int(answer.unique_id)

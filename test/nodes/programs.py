@@ -92,12 +92,10 @@ class Program:
         return ''.join(self.lines)
 
     def interrupt(self, number: int = signal.SIGINT) -> int:
-        """Send a signal, wait for the end, and return the exit code."""
         self.process.send_signal(number)
         return self.ended()
 
     def ended(self) -> int:
-        """Wait for the end, and return the exit code."""
         code = self.process.wait(TIMEOUT_S)
         self._reader.join(60.0)
         return code

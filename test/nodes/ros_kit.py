@@ -108,7 +108,6 @@ class Onlooker:
         until(condition, what, pause=lambda: self.executor.spin_once(timeout_sec=0.02))
 
     def done_within(self, future: Any, seconds: float) -> bool:
-        """Spin until *future* is done, or *seconds* have passed."""
         self.executor.spin_until_future_complete(future, timeout_sec=seconds)
         return bool(future.done())
 
@@ -210,7 +209,6 @@ class Managed(Onlooker):
         return node
 
     def spins(self, node: Node) -> None:
-        """Spin a node of another owner, too."""
         self._spinner.executor.add_node(node)
 
     def drop(self, node: PerceptionNode) -> None:
@@ -257,7 +255,6 @@ class Managed(Onlooker):
         )
 
     def grows(self, count: Callable[[], int], by: int, what: str = '') -> None:
-        """Wait until *count* has grown *by* that much."""
         start = count()
         self.eventually(lambda: count() >= start + by, what)
 

@@ -89,7 +89,6 @@ class Host:
         self._came: list[float] = []
 
     def join(self, name: str, needs: str) -> float:
-        """Subscribe; return the time."""
         node = rclpy.create_node(name, context=self._context)
         self._ends.callback(node.destroy_node)
         spinner = ExecutorThread(self._context, lambda: None)
@@ -121,11 +120,9 @@ class Host:
         }
 
     def knows(self, name: str) -> bool:
-        """Return whether the camera has received that consumer's needs."""
         return any(name in each.participant for each in self._camera._offer.consumers())
 
     def told(self) -> list[str]:
-        """Return what the camera says of refusals."""
         session = self._camera.session
         outcomes = session.outcomes() if session is not None else {}
         refused = [str(each) for each in outcomes.values() if not each.has_buffers]

@@ -162,7 +162,6 @@ class Bench(CaptureBench):
 
     @contextmanager
     def unplugged(self) -> Iterator[None]:
-        """Unplug the camera for this block, and plug it in again."""
         self.eventually(lambda: self.status('camera').level is Level.OK)
         self.plug.pull()
         # Before that, it may be an error that no frame came for a second.

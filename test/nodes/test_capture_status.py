@@ -193,7 +193,6 @@ def test_a_slow_pipeline_is_not_silent() -> None:
 
 
 def pooled(**counts: Any) -> Any:
-    """Return a camera whose pool has these counts."""
     states = {SlotState.FREE: 1, SlotState.LEASED: 3}
     found = PoolStatistics(4, states, {'inference': 2}, 0, {}, 0, 0)
     held = (
@@ -212,7 +211,6 @@ def pooled(**counts: Any) -> Any:
 
 
 def clocked(**counts: int) -> Any:
-    """Return a camera whose clock has these counts."""
     camera = Mock(identity='double')
     camera.clock.statistics.return_value = ClockStatistics(**counts)
     return camera

@@ -67,7 +67,6 @@ def run(program: str, args: list[str], domain: int) -> subprocess.CompletedProce
 
 
 def check_one_clear_line(program: str, args: list[str], domain: int, message: str) -> None:
-    """Check that the program refuses its arguments."""
     done = run(program, args, domain)
     (line,) = (line for line in (done.stdout + done.stderr).splitlines() if line.strip())
     assert done.returncode == 2 and message in line

@@ -88,7 +88,6 @@ def measuring(
 
 
 def result_in(folder: Path) -> Any:
-    """Return a folder's result.json, which must match the schema."""
     document = json.loads((folder / 'result.json').read_text())
     assert conforms(document, json.loads(SCHEMA.read_text()))
     return document

@@ -69,7 +69,6 @@ def looking(seen: Observation, *others: int) -> Observation:
 
 
 def importing(seen: Observation, *handles: int, inode: int, at_ns: int = MIDDLE) -> Observation:
-    """Add imports of a buffer by these handles."""
     name = 'axl_dmabuf_import'
     imports = (kit.event(at_ns + one, name, handle=one, inode=inode) for one in handles)
     return kit.with_events(seen, *imports)
@@ -204,7 +203,6 @@ def failed_before_the_device(seen: Observation) -> Observation:
 
 
 def imports_again(**changes: Any) -> Spoil:
-    """Import a buffer once more, and change the view of the inference node."""
     return lambda seen: kit.with_node(importing(seen, 8, inode=POOL[0]), 'inference', **changes)
 
 

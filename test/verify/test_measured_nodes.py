@@ -414,7 +414,6 @@ class FakeKernel:
         self.bufinfo.write_text(text)
 
     def frame(self, capture: FrameLog, inference: FrameLog) -> None:
-        """Add a frame to the logs and to the trace."""
         self._number += 1
         second = self._number % 2
         now = note_frame(capture, inference, self._number, 71 + second, handle=1 + second)
@@ -432,7 +431,6 @@ class FakeKernel:
 
 
 def measure(kernel: FakeKernel) -> dict[str, Any]:
-    """Measure this process's own two nodes; return the checks."""
     ends = iter([False] * 4 + [True] * 40)
     with (
         FrameLog('capture', '/fake/capture') as capture,

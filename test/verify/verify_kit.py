@@ -116,7 +116,6 @@ class Card:
         self._handle = self.seqno = 0
 
     def had(self) -> int:
-        """Return the handle of an import from before the recording."""
         self._handle += 1
         return self._handle
 
@@ -190,7 +189,6 @@ def uncached(
 
 
 def had(card: Card, pool: Sequence[int] = POOL) -> dict[int, int]:
-    """Return imports from before the recording."""
     return {inode: card.had() for inode in pool}
 
 
@@ -254,7 +252,6 @@ def _with_nodes(
 
 
 def with_node(seen: Observation, role: str, **changes: Any) -> Observation:
-    """Return the same with another view of the nodes of a role."""
     return _with_nodes(seen, role, lambda node: replace(node, **changes))
 
 
@@ -345,7 +342,6 @@ def observed(
 
 
 def judged(seen: Observation) -> tuple[bool | None, str]:
-    """Return whether I3 holds, and why not."""
     check = check_imports(seen)
     return check.holds, check.reason
 
