@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""What every room uses: errors' texts, logs, retries, forks, files and their names, signals."""
+"""What every room uses: errors' texts, logs, forks, files and their names, signals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ from processes import passes_in_child, ran
 import pytest
 
 import zc_perception
-from zc_perception.backoff import BackOff
 from zc_perception.errors import ConfigError, error_line, nearest, shown
 from zc_perception.forking import in_child, Turn
 from zc_perception.local_path import local_path
@@ -138,31 +137,6 @@ def test_a_terminal_that_is_gone_is_no_reason_to_fail(
     closed.close()
     monkeypatch.setattr(sys, 'stderr', closed)
     on_stderr('nor this')
-
-
-# When a failed operation is tried again.
-def test_pauses_double_up_to_the_last_and_begin_anew_once_it_works(now: list[float]) -> None:
-    retry, pauses = BackOff(0.1, 5.0), []
-    assert retry.remaining_s == 0.0, 'the first attempt may begin at once'
-    for _ in range(8):
-        retry.failed()
-        pauses.append(retry.remaining_s)
-        now[0] = retry.due
-        assert retry.remaining_s == 0.0
-    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
-    retry.start_over()
-    assert retry.remaining_s == retry.pause_s == 0.0
-    retry.failed()
-    assert retry.pause_s == 0.1
-
-
-def test_a_failure_may_have_another_longest_pause(now: list[float]) -> None:
-    retry = BackOff(0.1, 0.2)
-    for pause_s, last_s in [(0.1, None), (0.2, None), (0.4, 5.0), (0.8, 5.0), (0.2, None)]:
-        retry.failed(last_s)
-        assert retry.pause_s == pytest.approx(pause_s)
-    retry.pause(3.0)
-    assert retry.remaining_s == pytest.approx(3.0)
 
 
 # What a forked child resets, and in which order.
