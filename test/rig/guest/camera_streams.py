@@ -38,9 +38,9 @@ from .camera_kit import (
     until_raises,
 )
 from .graph_variants import DEVICES, EXPORTERS, MULTI, SINGLE, SINGLE_DMA
-from .harness import check, check_each, equal
+from .harness import check, check_each, Child, equal
 from .kernel_api import any_heap, bufinfo, HEAP_EXPORTERS
-from .package_kit import accelerator, Child, device_crcs, kernel_crcs, refused
+from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 
 
 def _same_to_device_and_kernel(npu: AxlAccelerator, frame: Frame) -> list[int]:

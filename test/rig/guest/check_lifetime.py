@@ -17,14 +17,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 import ctypes
 import errno
 import os
 from pathlib import Path
 import random
-import signal
+import socket
 import threading
 import time
 
@@ -33,7 +32,7 @@ from waiting import until
 from zc_perception.npu.axl import abi
 
 from . import kernel_api as kernel
-from .harness import check, equal, expect_nothing_left, fails, raises
+from .harness import check, Child, equal, expect_nothing_left, fails, raises
 from .npu_client import device_path, make_image, Npu, RESULT_SIZE, scene
 
 
@@ -71,29 +70,11 @@ def close_ends_imports_and_jobs() -> None:
             os.close(fence)
 
 
-def _in_child(work: Callable[[], None]) -> int:
-    """Run `work` in a child that then waits to be killed; return its pid once the work is done."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os.write(writing, b'1')
-            time.sleep(600)
-        finally:
-            os._exit(1)
-    os.close(writing)
-    done = os.read(reading, 1)
-    os.close(reading)
-    equal(done, b'1', 'the child')
-    return pid
-
-
 @check
 def sigkill_leaves_nothing_behind() -> None:
     before = set(kernel.bufinfo())
 
-    def hold_everything() -> None:
+    def hold_everything(theirs: socket.socket) -> None:
         npu = Npu()
         image = make_image('NV12', 640, 360, separate=True)
         shadow = make_image(allocate=kernel.shadow_buffer)
@@ -103,14 +84,16 @@ def sigkill_leaves_nothing_behind() -> None:
         for handle in handles[1:]:
             npu.submit2(handle, result.fd, in_fence=first.fence, timeout_us=60000000)
         npu.release(handles[0])
+        theirs.send(b'1')
+        theirs.recv(1)
 
     with kernel.parameters(hang_every=1):
-        pid = _in_child(hold_everything)
+        child = Child(hold_everything)
+        child.answer()
         held = kernel.live()
         equal((held['imports'], held['jobs']), (3, 3), 'imports and jobs of the child')
         assert set(kernel.bufinfo()) - before, 'the child holds no buffers'
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        child.kill()
     until(lambda: set(kernel.bufinfo()) == before, 'the buffers of the dead process go')
     expect_nothing_left()
 
@@ -122,17 +105,11 @@ def _remove_module() -> None:
 
 @check
 def the_module_stays_while_something_of_it_is_used() -> None:
-    npu = Npu()
-    with raises(errno.EAGAIN, errno.EBUSY):
-        _remove_module()
-    image, result = make_image(), kernel.heap_buffer(RESULT_SIZE)
-    with kernel.parameters(hang_every=1):
-        job = npu.submit(
-            npu.import_planes(image.argument()).handle, result.fd, timeout_us=60000000
-        )
-    image.close()
-    result.close()
-    npu.close()
+    with scene() as (npu, _image, handle, result):
+        with raises(errno.EAGAIN, errno.EBUSY):
+            _remove_module()
+        with kernel.parameters(hang_every=1):
+            job = npu.submit(handle, result.fd, timeout_us=60000000)
     with raises(errno.EAGAIN, errno.EBUSY):  # its fence pins the module
         _remove_module()
     equal(job.wait().status, -errno.ECANCELED, 'status')
@@ -155,16 +132,11 @@ def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
                 # remove() has returned, so the device has finished with everything.
                 held = [kernel.live()[what] for what in ('attachments', 'imports', 'jobs')]
                 equal(held, [0, 0, 0], 'attachments, imports, jobs')
-                seen = [
-                    (kernel.is_readable(fence), kernel.fence_info(fence).status)
-                    for fence in fences
-                ]
-                equal(seen, [(True, -errno.ENODEV)] * 4, 'fences')
-                attached = (
-                    kernel.bufinfo()[inode].attached,
-                    kernel.bufinfo()[result.inode].attached,
-                )
-                equal(attached, ([], []), 'attached devices')
+                ended = [kernel.is_readable(fence) for fence in fences]
+                statuses = [kernel.fence_info(fence).status for fence in fences]
+                equal((ended, statuses), ([True] * 4, [-errno.ENODEV] * 4), 'fences')
+                attached = [kernel.bufinfo()[each].attached for each in (inode, result.inode)]
+                equal(attached, [[], []], 'attached devices')
                 fails(errno.ENODEV, npu.import_planes, image.argument())
                 fails(errno.ENODEV, npu.submit, handle, result.fd)
                 fails(errno.ENODEV, idle.release, 1)

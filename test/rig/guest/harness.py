@@ -25,13 +25,15 @@ import gc
 import json
 import os
 from pathlib import Path
+import signal
+import socket
 import time
 import traceback
 from typing import Any
 
 from waiting import eventually
 
-from .kernel_api import bufinfo, live, NotHere, TRACING
+from .kernel_api import bufinfo, is_readable, live, NotHere, TRACING
 
 Check = Callable[[], None]
 CheckOfVariant = Callable[[str], None]
@@ -119,6 +121,52 @@ def left_behind() -> dict[str, Any]:
         'instances': sorted(os.listdir(TRACING / 'instances')),
         'dynamic_events': (TRACING / 'dynamic_events').read_text(errors='replace'),
     }
+
+
+class Child:
+    """A forked process with a socket to it; it ends with its work, or is killed."""
+
+    def __init__(self, work: Callable[[socket.socket], None]) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                self.socket.close()
+                work(theirs)
+                code = 0
+            except BaseException as error:
+                os.write(2, f'in the child: {error!r}\n'.encode())
+            finally:
+                os._exit(code)
+        theirs.close()
+        self.socket.settimeout(30.0)
+
+    def answer(self) -> bytes:
+        said = self.socket.recv(4096)
+        assert said, 'the child ended without an answer'
+        return said
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        equal(_wait_for(self.pid), -signal.SIGKILL, 'end of the killed child')
+        self.socket.close()
+
+    def join(self) -> None:
+        self.socket.close()
+        equal(_wait_for(self.pid), 0, 'exit status of the child')
+
+
+def _wait_for(pid: int) -> int:
+    """Return a child's exit status, negative for a signal; kill a dead-locked one."""
+    pidfd = os.pidfd_open(pid)
+    in_time = is_readable(pidfd, 60_000)
+    os.close(pidfd)
+    if not in_time:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    assert in_time, 'a child did not end'
+    return os.waitstatus_to_exitcode(status)
 
 
 def _open_fds() -> set[int]:

@@ -44,8 +44,8 @@ from zc_perception.npu.metis_card import find_cards
 
 from .camera_kit import streaming
 from .graph_variants import DEVICES
-from .harness import equal
-from .package_kit import Child, crcs, maps_lines, publish, start
+from .harness import Child, equal
+from .package_kit import crcs, maps_lines, publish, start
 
 _LINK = Path(__file__).resolve().parents[2] / 'link'
 sys.path += [str(_LINK / 'wire'), str(_LINK / 'shared_memory')]

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 import ctypes
 from dataclasses import dataclass
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -119,6 +120,14 @@ class Job:
             return wait_fence(self.fence)
         finally:
             os.close(self.fence)
+
+
+@contextmanager
+def no_dmabufs(negative: int = -1) -> Iterator[dict[int, int]]:
+    """Yield descriptors that are no dma-buf and no fence, each with the errno that it must get."""
+    with open(os.memfd_create('no dma-buf'), 'rb+', buffering=0) as memory:
+        memory.truncate(1 << 20)
+        yield {memory.fileno(): errno.EINVAL, negative: errno.EBADF, 9999: errno.EBADF}
 
 
 def device_path() -> str:

@@ -24,16 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-import ctypes
 from dataclasses import replace
 import fcntl
 import os
 from pathlib import Path
 import re
-import signal
-import socket
 import struct
-from typing import Any, NamedTuple
+from typing import Any
 import zlib
 
 import frame_kit
@@ -43,7 +40,6 @@ from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import open_heap
-from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator
@@ -53,9 +49,9 @@ from zc_perception.npu.metis_card import find_cards
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 
-from .harness import equal
-from .kernel_api import Buffer, is_readable, METIS_PARAMETERS, TRACING, write_control
+from .kernel_api import METIS_PARAMETERS, parameters, trace_text, TRACING, write_control
 from .npu_client import LONG_US, VirtualResult
+from .npu_client import RESULT_SIZE as VIRTUAL_SIZE
 
 MANIFEST = load_manifest(
     str(Path(__file__).resolve().parents[1] / 'models' / 'virtual_metis.yaml')
@@ -122,27 +118,17 @@ def start(
 
 
 @contextmanager
-def jobs_held() -> Iterator[Callable[[], None]]:
+def jobs_held() -> Iterator[Callable[[], object]]:
     """Keep the block's jobs in flight until the yielded function is called."""
-    gate = METIS_PARAMETERS / 'hold'
-
-    def let_go() -> None:
-        gate.write_text('0')
-
-    gate.write_text('1')
-    try:
-        yield let_go
-    finally:
-        let_go()
+    with parameters(hold=1):
+        yield lambda: (METIS_PARAMETERS / 'hold').write_text('0')
 
 
 def result_crcs(result: DmaBuf) -> list[int]:
     """Return the CRCs in `result` that the device wrote; zeros if it didn't."""
     result.begin_cpu_access(CpuAccess.READ)
     try:
-        return VirtualResult.from_buffer_copy(
-            result.mapping()[: ctypes.sizeof(VirtualResult)]
-        ).crcs()
+        return VirtualResult.from_buffer_copy(result.mapping()[:VIRTUAL_SIZE]).crcs()
     finally:
         result.end_cpu_access(CpuAccess.READ)
 
@@ -167,13 +153,6 @@ _SYNC = 0x40086200
 _EVENT = re.compile(r'-(\d+) +\[\d+\].*?: (dmabuf_\w+)(?:: \(.*?\))? (.*)$')
 
 
-class Sync(NamedTuple):
-    """A DMA_BUF_IOCTL_SYNC in the kernel: its thread and flags (1 READ, 2 WRITE, 4 END)."""
-
-    thread: int
-    flags: int
-
-
 class Recording:
     def __init__(self, text: str) -> None:
         self._events = [
@@ -182,21 +161,25 @@ class Recording:
             if m
         ]
 
-    def syncs(self, *inodes: int, result: int = 0) -> list[Sync]:
-        """Return SYNCs of these buffers with this `result` (0: success), in order."""
+    def syncs(self, *inodes: int, result: int = 0) -> list[tuple[int, int]]:
+        """
+        Return SYNCs of these buffers with this `result` (0: success), in order.
+
+        Each is a thread and flags: 1 READ, 2 WRITE, 4 END.
+        """
         return [
-            Sync(thread, int(f['flags']))
+            (thread, int(f['flags']))
             for thread, name, f in self._events
             if name == 'dmabuf_ioctl' and int(f['inode']) in inodes
             if int(f['request'], 16) == _SYNC and int(f['result']) == result
         ]
 
     def flags(self, *inodes: int) -> list[int]:
-        return [sync.flags for sync in self.syncs(*inodes)]
+        return [flags for _, flags in self.syncs(*inodes)]
 
     def mappings(self, inode: int) -> int:
-        found = [f for _, name, f in self._events if name == 'dmabuf_mmap']
-        return sum(int(f['inode']) == inode for f in found)
+        named = [(name, int(f['inode'])) for _, name, f in self._events]
+        return named.count(('dmabuf_mmap', inode))
 
 
 def _install_probes() -> None:
@@ -219,16 +202,10 @@ def recorded() -> Iterator[Callable[[], Recording]]:
     _install_probes()
     (TRACING / 'trace').write_text('')
     write_control(TRACING / 'tracing_on', '1')
-    end: list[Recording] = []
-
-    def read() -> Recording:
-        return end[0] if end else Recording((TRACING / 'trace').read_text(errors='replace'))
-
     try:
-        yield read
+        yield lambda: Recording(trace_text())
     finally:
         write_control(TRACING / 'tracing_on', '0')
-        end.append(read())
 
 
 def maps_lines(inode: int) -> list[tuple[int, int, str]]:
@@ -252,12 +229,6 @@ def buffers(heap: str, *sizes: int) -> Iterator[list[DmaBuf]]:
         finally:
             for buffer in made:
                 buffer.close()
-
-
-def adopted(raw: Buffer, **options: object) -> DmaBuf:
-    """Return a buffer that was made without the package, and now belongs to it."""
-    fd, raw.fd = OwnedFd(raw.fd), -1
-    return DmaBuf.from_fd(fd, **options)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -318,51 +289,3 @@ def device_crcs(npu: AxlAccelerator, frame: Frame) -> list[int]:
     finally:
         job.close()
         npu.release(handle)
-
-
-class Child:
-    """A forked process with a socket to it; it ends with its work, or is killed."""
-
-    def __init__(self, work: Callable[[socket.socket], None]) -> None:
-        self.socket, theirs = socket.socketpair()
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                self.socket.close()
-                work(theirs)
-                code = 0
-            except BaseException as error:
-                os.write(2, f'in the child: {error!r}\n'.encode())
-            finally:
-                os._exit(code)
-        theirs.close()
-        self.socket.settimeout(30.0)
-
-    def answer(self) -> bytes:
-        said = self.socket.recv(4096)
-        assert said, 'the child ended without an answer'
-        return said
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        equal(_wait_for(self.pid), -signal.SIGKILL, 'end of the killed child')
-        self.socket.close()
-
-    def join(self) -> None:
-        self.socket.close()
-        equal(_wait_for(self.pid), 0, 'exit status of the child')
-
-
-def _wait_for(pid: int) -> int:
-    """Return a child's exit status, negative for a signal; kill a dead-locked one."""
-    pidfd = os.pidfd_open(pid)
-    try:
-        in_time = is_readable(pidfd, 60_000)
-    finally:
-        os.close(pidfd)
-    if not in_time:
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    assert in_time, 'a child did not end'
-    return os.waitstatus_to_exitcode(status)

@@ -97,7 +97,7 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(name: st
         found = recording()
         counts = {inode: found.mappings(inode) for inode in inodes}
         equal(counts, dict.fromkeys(inodes, 1), 'calls of mmap, of all processes')
-        touching = {sync.thread for sync in found.syncs(*inodes)}
+        touching = {thread for thread, _ in found.syncs(*inodes)}
         equal(touching, {consumer.pid}, 'who touched the pixels')
         (statistics,) = server.statistics().consumers
         equal(statistics.trusted_writer, False, 'whether the consumer could write')
@@ -154,7 +154,7 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs() -> None:
             'end',
         )
         found = recording().syncs(*inodes)
-        brackets = [sync.flags for sync in found if sync.thread == consumer.process.pid]
+        brackets = [flags for thread, flags in found if thread == consumer.process.pid]
         equal(brackets, [SYNC_READ, SYNC_READ | SYNC_END] * 11, 'SYNCs of the consumer')
 
 

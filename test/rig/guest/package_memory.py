@@ -36,6 +36,7 @@ from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf, is_dmabuf
 from zc_perception.memory.fence import SyncFile
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlDevice, AxlError
 
@@ -152,9 +153,9 @@ def a_sync_that_a_signal_interrupts_is_repeated() -> None:
         seen = recording()
         job.close()
     interrupted = {
-        sync.flags
+        flags
         for number in _INTERRUPTED
-        for sync in seen.syncs(result.identity.inode, result=number)
+        for _, flags in seen.syncs(result.identity.inode, result=number)
     }
     equal(interrupted, {kernel.SYNC_READ}, 'what was interrupted')
     succeeded = seen.flags(result.identity.inode)
@@ -190,7 +191,7 @@ def bench() -> Iterator[Bench]:
             source,
             result,
         ),
-        closing(kit.adopted(kernel.shadow_buffer(kit.PAGE))) as other,
+        closing(DmaBuf.from_fd(OwnedFd(kernel.shadow_buffer(kit.PAGE).fd))) as other,
     ):
         yield Bench(device, source, result, other)
 
