@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 import ctypes
 from dataclasses import dataclass, field
+from functools import partial
 import json
 import os
 from pathlib import Path
@@ -115,33 +116,28 @@ class Watch:
             thread.join()
 
 
-class FrameChecker:
+def _observe(frames: list[dict[str, Any]], entry: InFlight, found: Detections) -> None:
     """
-    An observer of the inference node, which compares contents.
+    Compare contents, as an observer of the inference node.
 
     It runs while the frame is leased, so the camera can't write it. The kernel reads the buffer,
     without the device's IOMMU and without a mapping in any process.
     """
-
-    def __init__(self) -> None:
-        self.frames: list[dict[str, Any]] = []
-
-    def observe(self, entry: InFlight, found: Detections) -> None:
-        data, job = entry.frame.data, entry.job
-        assert isinstance(job, AxlJob)
-        result = VirtualResult.of_job(job, ctypes.sizeof(VirtualResult))
-        fence = fence_info(job.fence.fileno())
-        self.frames.append({
-            'sequence': data.sequence, 'stamp_ns': data.header.stamp_ns,
-            'inodes': [buffer.identity.inode for buffer in data.buffers],
-            'strides': [plane.stride for plane in data.planes],
-            'rows': [plane.size // plane.stride for plane in data.planes],
-            'device_crc': result.crcs(), 'content_crc': kernel_crcs(entry.frame),
-            'device_boxes': result.num_boxes, 'published_boxes': len(found),
-            'fence_status': fence.status, 'fence_ns': fence.timestamp_ns,
-            'fence_latency_ms': (fence.timestamp_ns - entry.received_ns) / 1e6,
-            'captured_ns': data.captured_ns,
-        })  # fmt: skip
+    data, job = entry.frame.data, entry.job
+    assert isinstance(job, AxlJob)
+    result = VirtualResult.of_job(job, ctypes.sizeof(VirtualResult))
+    fence = fence_info(job.fence.fileno())
+    frames.append({
+        'sequence': data.sequence, 'stamp_ns': data.header.stamp_ns,
+        'inodes': [buffer.identity.inode for buffer in data.buffers],
+        'strides': [plane.stride for plane in data.planes],
+        'rows': [plane.size // plane.stride for plane in data.planes],
+        'device_crc': result.crcs(), 'content_crc': kernel_crcs(entry.frame),
+        'device_boxes': result.num_boxes, 'published_boxes': len(found),
+        'fence_status': fence.status, 'fence_ns': fence.timestamp_ns,
+        'fence_latency_ms': (fence.timestamp_ns - entry.received_ns) / 1e6,
+        'captured_ns': data.captured_ns,
+    })  # fmt: skip
 
 
 def _figures(frames: list[dict[str, Any]], watch: Watch, trace: str) -> dict[str, Any]:
@@ -179,26 +175,21 @@ def run_variant(
     variant: Variant, wanted: int, verified: int, options: Sequence[str], readers: int, out: Path
 ) -> dict[str, Any]:
     """Run until this many frames were checked, and ``zc_verify`` has seen as many as it shall."""
-    checker = FrameChecker()
+    frames: list[dict[str, Any]] = []
     verifier = None
     with recording():
         with ros() as context, RunningGraph(context, variant) as running:
-            running.graph.inference.observers.append(checker.observe)
+            running.graph.inference.observers.append(partial(_observe, frames))
             watch = Watch(running.inodes)
             running.start(readers)
-            eventually(lambda: len(checker.frames) > 3 or running.problems, PATIENCE_S)
+            eventually(lambda: len(frames) > 3 or running.problems, PATIENCE_S)
             if verified:
                 watched = ['--pid', str(os.getpid()), '--frames', str(verified), *options]
                 verifier = Verifier(out, watched)
             with watch.running(PERIOD_S):
+                measured = verifier.measured.is_set if verifier else lambda: True
                 eventually(
-                    lambda: (
-                        (
-                            len(checker.frames) >= wanted
-                            and (verifier is None or verifier.measured.is_set())
-                        )
-                        or running.problems
-                    ),
+                    lambda: (len(frames) >= wanted and measured()) or running.problems,
                     PATIENCE_S + wanted,
                 )
                 watch.look()
@@ -208,9 +199,9 @@ def run_variant(
     verdict = {} if verifier is None else verifier.result()
     out.mkdir(exist_ok=True)
     (out / 'kernel.trace').write_text(trace)
-    (out / 'frames.json').write_text(json.dumps(checker.frames))
-    kernel = _figures(checker.frames, watch, trace)
-    stamps = [frame['stamp_ns'] for frame in checker.frames]
+    (out / 'frames.json').write_text(json.dumps(frames))
+    kernel = _figures(frames, watch, trace)
+    stamps = [frame['stamp_ns'] for frame in frames]
     return {'stamps': stamps, 'verify': verdict, **nodes, **kernel}
 
 

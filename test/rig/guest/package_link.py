@@ -21,8 +21,9 @@ Fences of a driver keep two processes and a device apart, whichever process dies
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, ExitStack
+from dataclasses import dataclass
 import errno
 from typing import Any
 import zlib
@@ -31,7 +32,6 @@ from waiting import until
 
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
-from zc_perception.npu.axl.device import AxlDevice
 
 from . import package_kit as kit
 from .camera_kit import next_frame
@@ -68,11 +68,8 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(name: st
             server.publish(frame)
             sequence, inode = frame.data.sequence, frame.data.buffers[0].identity.inode
             seen = consumer.call('receive')
-            equal(
-                (seen['sequence'], seen['inodes'], bufinfo()[inode].exporter),
-                (sequence, [inode], EXPORTERS[name]),
-                'the frame',
-            )
+            equal((seen['sequence'], seen['inodes']), (sequence, [inode]), 'the frame')
+            equal(bufinfo()[inode].exporter, EXPORTERS[name], 'exporter')
             equal(consumer.call('pixels', sequence), kit.kernel_crcs(frame), 'CRCs')
             equal(consumer.call('map_for_writing', sequence), errno.EACCES, 'errno of a writer')
             consumer.call('release', sequence)
@@ -101,11 +98,8 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(name: st
         equal(touching, {consumer.pid}, 'who touched the pixels')
         (statistics,) = server.statistics().consumers
         equal(statistics.trusted_writer, False, 'whether the consumer could write')
-        equal(
-            set(seen['fds'][slice(CAMERA_FRAMES // 2, None)]),
-            {seen['fds'][-1]},
-            'descriptors of the consumer',
-        )
+        held = set(seen['fds'][slice(CAMERA_FRAMES // 2, None)])
+        equal(held, {seen['fds'][-1]}, 'descriptors of the consumer')
 
 
 @check
@@ -142,17 +136,11 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs() -> None:
                     crc = kit.kernel_crcs(frame) if status == 1 else []
             inode = slot.buffers[0].identity.inode
             inodes.add(inode)
-            equal(
-                (got['sequence'], got['inode'], got['fence_status'], got['crc']),
-                (sequence, inode, status, crc),
-                f'frame {sequence}',
-            )
+            right = {'sequence': sequence, 'inode': inode, 'fence_status': status, 'crc': crc}
+            equal({name: got[name] for name in right}, right, f'frame {sequence}')
         code, lines, summary = consumer.result()
-        equal(
-            (code, lines, summary['frames'], summary['slots']),
-            (FRAMES_READ, [], 12, len(inodes)),
-            'end',
-        )
+        ended = code, lines, summary['frames'], summary['slots']
+        equal(ended, (FRAMES_READ, [], 12, len(inodes)), 'end')
         found = recording().syncs(*inodes)
         brackets = [flags for thread, flags in found if thread == consumer.process.pid]
         equal(brackets, [SYNC_READ, SYNC_READ | SYNC_END] * 11, 'SYNCs of the consumer')
@@ -171,11 +159,8 @@ def the_camera_does_not_fill_what_the_consumers_device_reads() -> None:
         consumer.call('connect', str(server.path))
         with next_frame(camera) as frame:
             server.publish(frame)
-            uid, sequence, right = (
-                frame.data.buffer_uid,
-                frame.data.sequence,
-                kit.kernel_crcs(frame),
-            )
+            uid, sequence = frame.data.buffer_uid, frame.data.sequence
+            right = kit.kernel_crcs(frame)
         consumer.call('receive')
         with parameters(reservation_fences=0):
             consumer.call('submit', sequence)
@@ -237,11 +222,8 @@ def a_killed_consumers_frame_is_not_written_before_its_device_is_done(way: str) 
         until(lambda: uid in overwrite(server, pool), 'the slot comes back')
         level = WRITTEN if protected else OVERWRITTEN
         equal(kit.result_crcs(result), kit.level_crcs(level), 'what the device saw')
-        equal(
-            (pool.statistics().retired, len(pool.slots), pool.unpromised),
-            (0, 3, 2),
-            'retired slots, slots, slots for others',
-        )
+        slots = pool.statistics().retired, len(pool.slots), pool.unpromised
+        equal(slots, (0, 3, 2), 'retired slots, slots, slots for others')
 
 
 # A user's node publishes frames that a device still writes: consumers wait for the fence.
@@ -250,63 +232,62 @@ def a_killed_consumers_frame_is_not_written_before_its_device_is_done(way: str) 
 _LOAN, _DESCRIPTOR = 'a loan', 'a buffer of its own'
 
 
+@dataclass
 class _Camera:
-    def __init__(self, context: Any, device: AxlDevice, image: DmaBuf, own: list[DmaBuf]) -> None:
-        import rclpy
-
-        from zc_perception import FramePublisher
-
-        self._device, self._image, self._own = device, image, own
-        memory: dict[str, Any] = {'heap': any_heap()}
-        if own:
-            memory = {
-                'fds': [buffer.fileno() for buffer in own],
-                'modifier': kit.LAYOUT.modifier,
-                'strides': [plane.stride for plane in kit.LAYOUT.planes],
-                'offsets': [plane.offset for plane in kit.LAYOUT.planes],
-            }
-        size = {'width': kit.LAYOUT.width, 'height': kit.LAYOUT.height}
-        self.node = rclpy.create_node('camera', context=context)
-        self.publisher = FramePublisher(
-            self.node, 'image', image_encoding='nv12', **size, **memory
-        )
-
-    def _begin(self, target: DmaBuf) -> SyncFile:
-        """Begin a job; its sync_file is the only fence, as the reservation object gets none."""
-        with parameters(reservation_fences=0):
-            return kit.start(self._device, [self._image], target)
-
-    def publish(self) -> SyncFile:
-        if self._own:
-            job = self._begin(self._own[0])
-            assert self.publisher.publish_fd(self._own[0].fileno(), fence=job.fileno())
-            return job
-        pool = self.publisher._pool
-        assert pool is not None
-        free = {slot.index: slot.generation for slot in pool.slots}
-        with self.publisher.loan() as out:
-            (lent,) = [slot for slot in pool.slots if slot.generation != free[slot.index]]
-            job = self._begin(lent.buffers[0])
-            out.set_fence(job.fileno())
-        return job
-
-    def close(self) -> None:
-        self.publisher.destroy()
-        self.node.destroy_node()
+    publisher: Any
+    publish: Callable[[], SyncFile]
 
 
 @contextmanager
 def _camera(way: str) -> Iterator[_Camera]:
+    import rclpy
+
+    from zc_perception import FramePublisher
+
     from .graph_kit import ros
 
-    sizes = [kit.LAYOUT.buffer_size(0)] * (5 if way == _DESCRIPTOR else 1)
+    layout = kit.LAYOUT
     with (
         kit.card() as device,
-        kit.buffers(any_heap(), *sizes) as (image, *own),
+        kit.buffers(any_heap(), *[layout.buffer_size(0)] * 5) as (image, *own),
         ros() as context,
-        closing(_Camera(context, device, image, own)) as camera,
+        ExitStack() as ending,
     ):
-        yield camera
+        memory: dict[str, Any] = {'heap': any_heap()}
+        if way == _DESCRIPTOR:
+            memory = {
+                'fds': [buffer.fileno() for buffer in own],
+                'modifier': layout.modifier,
+                'strides': [plane.stride for plane in layout.planes],
+                'offsets': [plane.offset for plane in layout.planes],
+            }
+        node = rclpy.create_node('camera', context=context)
+        ending.callback(node.destroy_node)
+        size = {'width': layout.width, 'height': layout.height}
+        publisher = FramePublisher(node, 'image', image_encoding='nv12', **size, **memory)
+        ending.callback(publisher.destroy)
+
+        def begin(target: DmaBuf) -> SyncFile:
+            """Begin a job; its sync_file is the only fence: the reservation object gets none."""
+            with parameters(reservation_fences=0):
+                return kit.start(device, [image], target)
+
+        def publish_own() -> SyncFile:
+            job = begin(own[0])
+            assert publisher.publish_fd(own[0].fileno(), fence=job.fileno())
+            return job
+
+        def publish_loan() -> SyncFile:
+            pool = publisher._pool
+            assert pool is not None
+            free = {slot.index: slot.generation for slot in pool.slots}
+            with publisher.loan() as out:
+                (lent,) = [slot for slot in pool.slots if slot.generation != free[slot.index]]
+                job = begin(lent.buffers[0])
+                out.set_fence(job.fileno())
+            return job
+
+        yield _Camera(publisher, publish_own if way == _DESCRIPTOR else publish_loan)
 
 
 @check_each(_LOAN, _DESCRIPTOR)

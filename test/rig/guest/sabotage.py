@@ -23,7 +23,7 @@ away.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 import mmap
@@ -96,12 +96,6 @@ def _map(frame: Frame) -> None:
         assert planes[0].shape == (frame.data.height, frame.data.width)
 
 
-def _spectator_that(
-    act: Callable[[Frame], None], spectator: Consumer
-) -> AbstractContextManager[Any]:
-    return mock.patch.object(spectator, 'act', act)
-
-
 @contextmanager
 def _copying_rows(spectator: Consumer) -> Iterator[None]:
     """Make hundreds of copies, each too small for a memmove probe, from older mappings."""
@@ -110,16 +104,16 @@ def _copying_rows(spectator: Consumer) -> Iterator[None]:
     def copy(frame: Frame) -> None:
         plane, width = frame.data.planes[0], frame.data.width
         buffer = frame.data.buffers[plane.buffer]
-        memory = mapped.get(buffer.identity.inode)
-        if memory is None:
-            memory = mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ)
-            mapped[buffer.identity.inode] = memory
+        if (inode := buffer.identity.inode) not in mapped:
+            how = buffer.size, mmap.MAP_SHARED, mmap.PROT_READ
+            mapped[inode] = mmap.mmap(buffer.fileno(), *how)
+        memory = mapped[inode]
         starts = range(plane.offset, plane.offset + plane.stride * frame.data.height, plane.stride)
         rows = [memory[slice(start, start + width)] for start in starts]
         assert len(rows) == frame.data.height
 
     try:
-        with _spectator_that(copy, spectator):
+        with mock.patch.object(spectator, 'act', copy):
             yield
     finally:
         spectator.settled()
@@ -128,13 +122,26 @@ def _copying_rows(spectator: Consumer) -> Iterator[None]:
 
 
 @contextmanager
+def _without_a_cache(running: Running) -> Iterator[None]:
+    """No sabotage: the parameter turns the cache off, as it may."""
+    running.keep_imports(False)
+    try:
+        yield
+    finally:
+        running.keep_imports(True)
+
+
+@contextmanager
 def _importing(
-    running: Running, choose: Callable[[AxlAccelerator, Frame], ImportHandle]
+    running: Running, choose: Callable[[AxlAccelerator, Frame], ImportHandle], cache: bool = True
 ) -> Iterator[None]:
     """Replace how the accelerator imports frames, in its own thread."""
     npu = running.graph.inference.accelerator
     assert isinstance(npu, AxlAccelerator)
-    with mock.patch.object(npu, 'import_frame', partial(choose, npu)):
+    with (
+        nullcontext() if cache else _without_a_cache(running),
+        mock.patch.object(npu, 'import_frame', partial(choose, npu)),
+    ):
         yield
 
 
@@ -205,24 +212,6 @@ def _give_back(running: Running, handles: list[int]) -> None:
     running.graph.inference.scheduler._between_frames(release)
 
 
-@contextmanager
-def _without_a_cache(running: Running) -> Iterator[None]:
-    """No sabotage: the parameter turns the cache off, as it may."""
-    running.keep_imports(False)
-    try:
-        yield
-    finally:
-        running.keep_imports(True)
-
-
-@contextmanager
-def _importing_without_a_cache(
-    running: Running, choose: Callable[[AxlAccelerator, Frame], ImportHandle]
-) -> Iterator[None]:
-    with _without_a_cache(running), _importing(running, choose):
-        yield
-
-
 def _twice(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
     """Import and release each frame as usual, and once more for nothing."""
     layout, buffers = frame.data.layout, frame.data.buffers
@@ -247,12 +236,11 @@ def _keep_imports(running: Running) -> Iterator[None]:
         handles.append(npu._import(frame.data.layout, frame.data.buffers))
         return ImportHandle(handles[-1], cached=True)
 
-    with _without_a_cache(running):
-        try:
-            with _importing(running, choose):
-                yield
-        finally:
-            _give_back(running, handles)
+    try:
+        with _importing(running, choose, cache=False):
+            yield
+    finally:
+        _give_back(running, handles)
 
 
 @contextmanager
@@ -436,20 +424,18 @@ def mapped_by_the_device(path: str, size: int) -> Iterator[None]:
             yield
 
 
-Saboteur = Callable[[Running, Consumer], Any]
-
 #: Sabotages of a running graph, in this order. The last leaves a mapping behind.
-SABOTAGES: dict[str, Saboteur] = {
+SABOTAGES: dict[str, Callable[[Running, Consumer], Any]] = {
     **dict.fromkeys(('nothing', *NOTHING_AGAIN, 'nobody'), lambda *_: nullcontext()),
-    'copies_with_numpy': lambda running, spectator: _spectator_that(_copy_with_numpy, spectator),
+    'copies_with_numpy': lambda _, consumer: mock.patch.object(consumer, 'act', _copy_with_numpy),
     'copies_row_by_row': lambda running, spectator: _copying_rows(spectator),
     'submits_an_old_decoy': lambda running, spectator: _submit_an_old_decoy(running),
     'exchanges_handles': lambda running, spectator: _exchange_handles(running),
     'without_a_cache': lambda running, spectator: _without_a_cache(running),
-    'imports_twice': lambda running, spectator: _importing_without_a_cache(running, _twice),
+    'imports_twice': lambda running, _: _importing(running, _twice, cache=False),
     'keeps_imports': lambda running, spectator: _keep_imports(running),
-    'imports_at_a_wrong_offset': lambda running, spectator: _importing_without_a_cache(
-        running, _at_a_wrong_offset
+    'imports_at_a_wrong_offset': lambda running, _: _importing(
+        running, _at_a_wrong_offset, cache=False
     ),
     'second_node': lambda running, spectator: running.second_inference(),
     'imports_decoys_alone': lambda running, spectator: _import_decoys_alone(running),
@@ -460,7 +446,7 @@ SABOTAGES: dict[str, Saboteur] = {
     'without_the_cameras_log': lambda running, spectator: _without_the_cameras_log(running),
     'maps_before_the_window': lambda running, spectator: _mapped_before_the_window(running),
     'maps_by_another_name': lambda running, spectator: _camera_mapped_by_another_name(running),
-    'maps': lambda running, spectator: _spectator_that(_map, spectator),
+    'maps': lambda _, consumer: mock.patch.object(consumer, 'act', _map),
 }
 
 

@@ -48,7 +48,7 @@ import time
 from types import FrameType
 
 SERIAL = 'ZC-0001'
-#: String descriptors by their number; 0 lists the languages (US English).
+#: String descriptors by their number; number 0 lists the languages (US English).
 STRINGS = {1: 'ZC tests', 2: 'ZC webcam', 3: SERIAL}
 CONTROL_INTERFACE, STREAMING_INTERFACE = 0, 1
 _CAMERA_TERMINAL = 1
@@ -90,42 +90,27 @@ FORMATS = (YUYV, MJPG)
 _YUY2_GUID = b'YUY2' + bytes.fromhex('00001000800000aa00389b71')
 
 
-def device() -> bytes:
-    """Return the device descriptor: a composite device with interface associations."""
-    return struct.pack(
-        '<BBHBBBBHHHBBBB', 18, 1, 0x0200, 0xEF, 2, 1, 64, 0x1D6B, 0x0104, 0x0100, 1, 2, 3, 1
-    )
-
-
-def string(number: int) -> bytes | None:
-    """Return a string descriptor, or None for an unknown number."""
-    if number == 0:
-        return struct.pack('<BBH', 4, 3, 0x0409)
-    if number not in STRINGS:
-        return None
-    text = STRINGS[number].encode('utf-16-le')
-    return bytes([2 + len(text), 3]) + text
+#: A composite device with interface associations.
+DEVICE = struct.pack(
+    '<BBHBBBBHHHBBBB', 18, 1, 0x0200, 0xEF, 2, 1, 64, 0x1D6B, 0x0104, 0x0100, 1, 2, 3, 1
+)
+_LANGUAGES = struct.pack('<BBH', 4, 3, 0x0409)
 
 
 def configuration(packet: int) -> bytes:
     """Return the configuration at a speed whose bulk packets have this many bytes."""
     association = struct.pack('<8B', 8, 0x0B, CONTROL_INTERFACE, 2, 0x0E, 3, 0, 0)
-    interfaces = association + _control_interface() + _streaming_interface(packet)
+    camera = struct.pack('<BBBBHBBHHHB3x', 18, 0x24, 2, _CAMERA_TERMINAL, 0x0201, 0, 0, 0, 0, 0, 3)
+    units = camera + struct.pack('<BBBBHBBB', 9, 0x24, 3, 3, 0x0101, 0, _CAMERA_TERMINAL, 0)
+    control = struct.pack('<9B', 9, 4, CONTROL_INTERFACE, 0, 0, 0x0E, 1, 0, 0) + struct.pack(
+        '<BBHHIBB', 13, 0x24, 1, _UVC_1_1, 13 + len(units), CLOCK_HZ, 1, STREAMING_INTERFACE
+    )
+    interfaces = association + control + units + _streaming_interface(packet)
     return struct.pack('<BBHBBBBB', 9, 2, 9 + len(interfaces), 2, 1, 0, 0x80, 250) + interfaces
 
 
 def endpoint(packet: int) -> bytes:
     return struct.pack('<BBBBHB', 7, 5, ENDPOINT, 2, packet, 0)
-
-
-def _control_interface() -> bytes:
-    camera = struct.pack('<BBBBHBBHHHB3x', 18, 0x24, 2, _CAMERA_TERMINAL, 0x0201, 0, 0, 0, 0, 0, 3)
-    output = struct.pack('<BBBBHBBB', 9, 0x24, 3, 3, 0x0101, 0, _CAMERA_TERMINAL, 0)
-    units = camera + output
-    header = struct.pack(
-        '<BBBHHIBB', 13, 0x24, 1, _UVC_1_1, 13 + len(units), CLOCK_HZ, 1, STREAMING_INTERFACE
-    )
-    return struct.pack('<9B', 9, 4, CONTROL_INTERFACE, 0, 0, 0x0E, 1, 0, 0) + header + units
 
 
 def _streaming_interface(packet: int) -> bytes:
@@ -156,19 +141,12 @@ def _streaming_interface(packet: int) -> bytes:
 def _pictures(subtype: int, pictures: tuple[Picture, ...]) -> bytes:
     found = b''
     for number, picture in enumerate(pictures, 1):
-        bits = [8 * picture.most_bytes * rate for rate in (picture.rates[-1], picture.rates[0])]
-        fixed = (
-            picture.width,
-            picture.height,
-            *bits,
-            picture.most_bytes,
-            picture.intervals[0],
-            len(picture.intervals),
-        )
-        times = struct.pack(f'<{len(picture.intervals)}I', *picture.intervals)
-        found += (
-            struct.pack('<BBBBBHHIIIIB', 26 + len(times), 0x24, subtype, number, 0, *fixed) + times
-        )
+        times, most = picture.intervals, picture.most_bytes
+        bits = [8 * most * rate for rate in (picture.rates[-1], picture.rates[0])]
+        found += struct.pack(
+            f'<BBBBBHHIIIIB{len(times)}I', 26 + 4 * len(times), 0x24, subtype, number, 0,
+            picture.width, picture.height, *bits, most, times[0], len(times), *times,
+        )  # fmt: skip
     return found
 
 
@@ -200,26 +178,9 @@ class Settings:
     def packed(self) -> bytes:
         """Return them as the probe and commit controls do; a payload is a whole frame."""
         most = self.size.most_bytes
-        interval = self.interval or self.size.intervals[0]
-        return struct.pack(
-            _PROBED,
-            1,
-            self.format,
-            self.picture,
-            interval,
-            0,
-            0,
-            0,
-            0,
-            0,
-            most,
-            PAYLOAD_HEADER + most,
-            CLOCK_HZ,
-            3,
-            1,
-            1,
-            1,
-        )
+        chosen = 1, self.format, self.picture, self.interval or self.size.intervals[0]
+        sizes = most, PAYLOAD_HEADER + most, CLOCK_HZ
+        return struct.pack(_PROBED, *chosen, *[0] * 5, *sizes, 3, 1, 1, 1)
 
 
 HOME = Path('/dev/gadget')
@@ -285,7 +246,7 @@ class Webcam:
             struct.pack('=I', 0)
             + configuration(FULL_SPEED)
             + configuration(HIGH_SPEED)
-            + device(),
+            + DEVICE,
         )
 
     def answer(self) -> None:
@@ -323,7 +284,10 @@ class Webcam:
 
     def _asked(self, kind: int, request: int, value: int, index: int) -> bytes | None:
         if (kind, request, value >> 8) == (0x80, 0x06, 3):
-            return string(value & 0xFF)
+            if not value & 0xFF:
+                return _LANGUAGES
+            text = STRINGS.get(value & 0xFF, '').encode('utf-16-le')
+            return bytes([2 + len(text), 3]) + text if text else None
         if (kind, request) == (0x81, 0x0A):
             return b'\0'  # the interface has no other setting
         if kind != 0xA1:
@@ -374,28 +338,23 @@ class Webcam:
             self._ended.set()
 
     def _send_stream(self, stream: int, settings: Settings) -> None:
-        jpegs = (
-            [path.read_bytes() for path in self._files(settings)] if settings.compressed else []
-        )
+        jpegs: list[bytes] = []
+        if settings.compressed:
+            folder = self._pictures / f'{settings.size.width}x{settings.size.height}'
+            files = sorted(folder.iterdir(), key=lambda path: int(path.stem))
+            jpegs = [path.read_bytes() for path in files]
         due = time.monotonic()
         while stream == self._stream:
             due = max(due + settings.interval / 1e7, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
             number = self._number
             self._number += 1
-            frame = (
-                jpegs[number % len(jpegs)]
-                if jpegs
-                else yuyv_frame(number, settings.size.most_bytes)
-            )
+            size = settings.size.most_bytes
+            frame = jpegs[number % len(jpegs)] if jpegs else yuyv_frame(number, size)
             self._sending = True
             if stream == self._stream:
                 os.write(self._frames, self._payload(number, frame))
             self._sending = False
-
-    def _files(self, settings: Settings) -> list[Path]:
-        folder = self._pictures / f'{settings.size.width}x{settings.size.height}'
-        return sorted(folder.iterdir(), key=lambda path: int(path.stem))
 
     def _payload(self, number: int, frame: bytes) -> bytes:
         flags = _END_OF_HEADER | _HAS_CLOCK | _HAS_TIME | _END_OF_FRAME | number & 1
@@ -406,17 +365,8 @@ class Webcam:
         if (PAYLOAD_HEADER + len(frame)) % HIGH_SPEED == 0:
             frame += b'\0'  # a payload ends only with a packet that isn't full
         clock = time.monotonic_ns() // 1000
-        return (
-            struct.pack(
-                '<BBIIH',
-                PAYLOAD_HEADER,
-                flags,
-                clock & 0xFFFFFFFF,
-                clock & 0xFFFFFFFF,
-                clock // 1000 & 0x7FF,
-            )
-            + frame
-        )
+        times = clock & 0xFFFFFFFF, clock & 0xFFFFFFFF, clock // 1000 & 0x7FF
+        return struct.pack('<BBIIH', PAYLOAD_HEADER, flags, *times) + frame
 
 
 def main() -> int:
