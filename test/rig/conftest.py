@@ -34,16 +34,7 @@ from long_form import LONG
 import pytest
 
 from . import RigUnavailable
-from .graph import (
-    clear_runs,
-    compile_for_guest,
-    ENVIRONMENT,
-    graph_words,
-    GraphRuns,
-    GUEST,
-    read_runs,
-    TIMEOUT_S,
-)
+from .graph import compile_for_guest, ENVIRONMENT, graph_words, GUEST, read_runs, TIMEOUT_S
 from .guest import link_kit, run_checks
 from .guest.graph_variants import MEMORY_MIB, VARIANTS, VIVID
 from .guest.harness import LONG_CHECKS
@@ -150,7 +141,7 @@ def boot_suites(rig: Rig, out: Path, suites: str, *arguments: str, **options: An
 
 @dataclass(frozen=True)
 class GraphBoot(Boot):
-    graph: GraphRuns
+    runs: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -179,7 +170,6 @@ def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoot
     interrupted (``preempt=full``).
     """
     out = tmp_path_factory.mktemp('memory')
-    clear_runs(out, VARIANTS)
     # In the short form, test_rig_verify.py alone checks zc_verify's verdict on such a graph.
     variants = graph_words(
         {name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS},
@@ -189,7 +179,7 @@ def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoot
     env = {**ENVIRONMENT, **gstreamer_for_guest(), link_kit.PROGRAM: str(consumer)}
     cpus = 2 if LONG else 1
     boot = boot_suites(rig, out, MEMORY_SUITES, *variants, append=STRICT, cpus=cpus, env=env)
-    return GraphBoot(boot.result, boot.outcome, GraphRuns(boot.result, read_runs(out)))
+    return GraphBoot(boot.result, boot.outcome, read_runs(out))
 
 
 @pytest.fixture(scope='session')

@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 import compileall
 from dataclasses import dataclass
 import json
@@ -82,11 +82,6 @@ def graph_words(
     return words
 
 
-def clear_runs(out_dir: Path, names: Iterable[str]) -> None:
-    for name in names:
-        shutil.rmtree(out_dir / name, ignore_errors=True)
-
-
 def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
     found = {name: out_dir / name / 'figures.json' for name in VARIANTS}
     return {
@@ -98,7 +93,8 @@ def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
 
 def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
     """Boot once and run these variants; ``zc_verify`` checks every frame."""
-    clear_runs(out_dir, VARIANTS)
+    for name in VARIANTS:
+        shutil.rmtree(out_dir / name, ignore_errors=True)
     compile_for_guest()
     boot = rig.run(
         [sys.executable, str(GUEST / 'run_checks.py'), '', *graph_words(wanted, whole=True)],

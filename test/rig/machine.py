@@ -166,7 +166,12 @@ def run(boot: Boot) -> RigResult:
     out = boot.out_dir
     for name in _EXCHANGED:
         (out / name).unlink(missing_ok=True)
-    (out / 'setup.sh').write_text(_mounts(boot) + boot.setup, encoding='utf-8')
+    mounts = ''
+    for number, folder in enumerate(boot.shares):  # see build.INIT for the variables
+        point = f'"$root"{shlex.quote(str(folder))}'
+        mounts += f'mkdir -p {point} && mount $p9,cache=loose,ro share{number} {point} || '
+        mounts += f'fail "{folder} cannot be mounted"\n'
+    (out / 'setup.sh').write_text(mounts + boot.setup, encoding='utf-8')
     (out / 'command.sh').write_text(boot.command, encoding='utf-8')
     started = time.monotonic()
     problem = ''
@@ -229,16 +234,6 @@ def _share(tag: str, folder: Path, options: str = '') -> tuple[str, str]:
         f'local,path={_escaped(folder)},mount_tag={tag},{options}security_model=none,'
         'multidevs=remap',
     )
-
-
-def _mounts(boot: Boot) -> str:
-    """Return the lines of the set-up that mount the shares; see initramfs.py for the variables."""
-    lines = ''
-    for number, folder in enumerate(boot.shares):
-        point = f'"$root"{shlex.quote(str(folder))}'
-        mount = f'mkdir -p {point} && mount $p9,cache=loose,ro share{number} {point}'
-        lines += f'{mount} || fail "{folder} cannot be mounted"\n'
-    return lines
 
 
 def _escaped(path: Path) -> str:

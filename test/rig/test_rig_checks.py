@@ -87,9 +87,9 @@ _VARIANTS = marked(VARIANTS, LONG_RUNS.__contains__)
     ],
 )
 def test_the_graph(variant: str, check: str, memory_boot: GraphBoot) -> None:
-    if variant not in memory_boot.graph.runs:
+    if variant not in memory_boot.runs:
         pytest.fail(f'the graph did not run\n{memory_boot.result.report()}', pytrace=False)
-    run = memory_boot.graph.runs[variant]
+    run = memory_boot.runs[variant]
     found = checks_of_run(run, WANTED[variant], VARIANTS[variant].verified)[check]
     # As text, which pytest doesn't shorten.
     assert found['holds'], json.dumps(
@@ -103,7 +103,7 @@ def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(
 ) -> None:
     folder = memory_boot.result.artifacts / variant
     trace = (folder / 'kernel.trace').read_text(encoding='utf-8')
-    assert trace.count('axl_dmabuf_import: ') == memory_boot.graph.runs[variant]['traced_imports']
+    assert trace.count('axl_dmabuf_import: ') == memory_boot.runs[variant]['traced_imports']
     assert trace.count('dma_fence_signaled: ') >= WANTED[variant]
     frames = json.loads((folder / 'frames.json').read_text(encoding='utf-8'))
     assert all(frame['fence_ns'] > frame['captured_ns'] > 0 for frame in frames)

@@ -134,6 +134,10 @@ EVIDENCE: dict[str, dict[str, bool]] = {
     'plain_link': {'mappings': True, 'memmove_64k': True, 'ledger': True},
     'gstreamer_copy': {'mappings': True, 'memmove_64k': True, 'ledger': True},
 }
+#: The exporters that I2 names.
+EXPORTERS = {
+    'nothing': 'videobuf2_vmalloc', 'known_exporter': 'system', 'unknown_exporter': 'axl_shadow',
+}  # fmt: skip
 #: The first graph, watched by a user who may see nothing of it.
 NOBODY = 'nobody'
 PROCESSES = ('two_processes', 'two_processes_started')

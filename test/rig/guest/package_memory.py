@@ -32,6 +32,7 @@ import signal
 import numpy as np
 
 from zc_perception.errors import AcceleratorError, AllocationError
+from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf, is_dmabuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
@@ -263,16 +264,20 @@ def an_error_stays_visible_through_merge_and_export() -> None:
             fence.close()
 
 
+def _scribble(frame: Frame) -> None:
+    chance = np.random.default_rng(1)
+    with frame.map(write=True) as planes:
+        for plane in planes:
+            plane[:] = chance.integers(0, 256, plane.shape, np.uint8)
+
+
 @check
 def the_device_sees_what_was_written_for_every_heap_and_layout() -> None:
-    chance = np.random.default_rng(1)
     with kit.accelerator() as npu:
         for heap in kernel.heaps_there():
             for name, layout in kit.LAYOUTS.items():
                 with kit.pool_of(heap, layout) as pool, kit.publish(pool) as frame:
-                    with frame.map(write=True) as planes:
-                        for plane in planes:
-                            plane[:] = chance.integers(0, 256, plane.shape, np.uint8)
+                    _scribble(frame)
                     equal(kit.device_crcs(npu, frame), kit.crcs(frame), f'CRCs, {heap}, {name}')
 
 
