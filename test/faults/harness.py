@@ -34,10 +34,7 @@ import platform
 import random
 import time
 import traceback
-from typing import Any, TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from faults.stage import Stage
+from typing import Any, NamedTuple
 
 HELD, BROKEN, ABSENT = 'held', 'broken', 'absent'
 # Who may stand by; see :class:`Fault`.
@@ -85,10 +82,6 @@ class Outcome:
             self.status = BROKEN
             self.reason = '; '.join(filter(None, [self.reason, wrong]))
 
-    def as_dict(self) -> dict[str, Any]:
-        kinds = (self.drops, self.leaks, self.zero)
-        return vars(self) | dict(zip(('drops', 'leaks', 'zero'), map(dict, kinds), strict=True))
-
 
 @dataclass(frozen=True)
 class Result:
@@ -104,24 +97,18 @@ class Result:
         found = {outcome.status for outcome in self.outcomes}
         return HELD in found and BROKEN not in found
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            'version': 1,
-            'date': datetime.now(timezone.utc).date().isoformat(),
-            'short': self.short,
-            'seed': self.seed,
+    def write(self, path: Path) -> None:
+        found = {
+            'version': 1, 'date': datetime.now(timezone.utc).date().isoformat(),
+            'short': self.short, 'seed': self.seed,
             'machine': {
-                'kernel': platform.release(),
-                'cpus': os.cpu_count() or 0,
+                'kernel': platform.release(), 'cpus': os.cpu_count() or 0,
                 'python': platform.python_version(),
             },
-            'pass': self.holds,
-            'faults': [outcome.as_dict() for outcome in self.outcomes],
-        }
-
-    def write(self, path: Path) -> None:
+            'pass': self.holds, 'faults': [vars(outcome) for outcome in self.outcomes],
+        }  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.as_dict(), indent=1) + '\n', encoding='utf-8')
+        path.write_text(json.dumps(found, indent=1) + '\n', encoding='utf-8')
 
     def table(self) -> str:
         lines = [
@@ -167,8 +154,7 @@ class Stretch:
         return Stretch(last + 1, before, self.connection, self.pool, last, sequence=self.sequence)
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(NamedTuple):
     """
     The counted frames of one fault.
 
@@ -202,10 +188,8 @@ def tally(stretches: Sequence[Stretch], published: Collection[int]) -> Tally:
         any(stretch.first_ns <= captured <= stretch.last_ns for stretch in stretches)
         for captured in came
     )
-    dropped = sum(stretch.dropped for stretch in stretches)
-    return Tally(
-        len(came), len(received), dropped, len(came) - seen, max(0, last_ns - first_ns) / 1e9
-    )
+    dropped, span_s = sum(stretch.dropped for stretch in stretches), (last_ns - first_ns) / 1e9
+    return Tally(len(came), len(received), dropped, len(came) - seen, max(0.0, span_s))
 
 
 class Absent(Exception):
@@ -255,22 +239,18 @@ class Trial:
     """
     One run of one fault.
 
+    :ivar stage: a :class:`~faults.stage.Stage`; None if the fault isn't staged.
     :ivar folder: an empty folder for this trial.
     :ivar random: a seeded generator.
     :ivar short: whether this is the reduced form.
     """
 
     outcome: Outcome
-    the_stage: Stage | None
+    stage: Any
     folder: Path
     domain: int
     random: random.Random
     short: bool
-
-    @property
-    def stage(self) -> Stage:
-        assert self.the_stage is not None, 'the fault is not staged'
-        return self.the_stage
 
     def times(self, short: int, full: int) -> int:
         """Return how often to repeat, in the reduced form or in full."""
@@ -283,10 +263,6 @@ class Trial:
     def must(self, condition: object, otherwise: str) -> None:
         """Count *otherwise* as a broken promise unless *condition* is true."""
         self.outcome.zero[otherwise] += not condition
-
-    def leaked(self, excess: Counter[str]) -> None:
-        """Report resources that a process holds in addition to those before."""
-        self.outcome.leaks.update(excess)
 
     def note(self, what: str, value: float | str) -> None:
         self.outcome.figures[what] = round(value, 3) if isinstance(value, float) else value
@@ -306,18 +282,14 @@ class Trial:
 
 def run_fault(
     each: Fault,
-    stage: Stage | None,
+    stage: Any,
     folder: Path,
     domain: int,
     *,
     seed: int = 1,
     short: bool = False,
 ) -> Outcome:
-    """
-    Run a fault and return its outcome; errors of the fault are part of the outcome.
-
-    :param stage: needed where ``each.staged``.
-    """
+    """Run a fault and return its outcome; errors of the fault are part of the outcome."""
     outcome = Outcome(each.name, each.group, each.promise)
     folder.mkdir(parents=True, exist_ok=True)
     trial = Trial(outcome, stage, folder, domain, random.Random(f'{seed} {each.name}'), short)
@@ -330,10 +302,8 @@ def run_fault(
         if each.staged:
             trial.stage.settle(trial, before, bystanders=each.bystanders)
     except Absent as why:
-        outcome.status, outcome.reason = ABSENT, str(why)
-        if not each.needs:
-            outcome.status = BROKEN
-            outcome.reason = f'absent, which it must not be anywhere: {why}'
+        must = '' if each.needs else 'absent, which it must not be anywhere: '
+        outcome.status, outcome.reason = BROKEN if must else ABSENT, f'{must}{why}'
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f'{type(error).__name__} at {Path(last.filename).name}:{last.lineno}'

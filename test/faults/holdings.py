@@ -55,10 +55,6 @@ def descriptors(pid: int) -> Counter[str]:
     return found
 
 
-def threads(pid: int) -> int:
-    return len(os.listdir(f'/proc/{pid}/task'))
-
-
 def _mapped(pid: int) -> list[str]:
     text = Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace')
     return [line for line in text.splitlines() if FRAME in line]
@@ -98,7 +94,8 @@ def holding(pid: int) -> Counter[str]:
     for _ in range(12):
         ours = {kind: count for kind, count in descriptors(pid).items() if is_ours(kind)}
         found = Counter({f'fd {kind}': count for kind, count in ours.items()})
-        found['threads'], found['frame mappings'] = threads(pid), frame_mappings(pid)
+        found['threads'] = len(os.listdir(f'/proc/{pid}/task'))
+        found['frame mappings'] = frame_mappings(pid)
         looks.append(found)
         time.sleep(0.004)
     return functools.reduce(operator.and_, looks)
@@ -114,15 +111,11 @@ def with_slots(held: Counter[str], slots: int) -> Counter[str]:
     return held | Counter({'frame mappings': slots, 'fd /memfd:zc_frame': 2 * slots})
 
 
-def excess(before: Mapping[str, int], now: Mapping[str, int]) -> Counter[str]:
-    return Counter(now) - Counter(before)
-
-
 def settled_excess(
     before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 60.0
 ) -> Counter[str]:
     """Return the excess that remains after waiting: threads and sockets end with a delay."""
     deadline = time.monotonic() + patience_s
-    while (found := excess(before, look())) and time.monotonic() < deadline:
+    while (found := Counter(look()) - Counter(before)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found

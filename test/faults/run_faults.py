@@ -69,16 +69,17 @@ def theatre(*, short: bool, seed: int = 1) -> Iterator[Callable[[Fault], Outcome
 
         def do(each: Fault) -> Outcome:
             nonlocal stage
-            folder = Path(name) / str(next(numbers))
+            folder, form = Path(name) / str(next(numbers)), {'seed': seed, 'short': short}
             if each.staged:
                 stage = stage or stages.enter_context(closing(Stage(Path(name), staged)))
-                outcome = run_fault(each, stage, folder, staged, seed=seed, short=short)
-            if not each.staged or outcome.status == BROKEN:
-                stages.close()
-                stage = None
+                outcome = run_fault(each, stage, folder, staged, **form)
+                if outcome.status != BROKEN:
+                    return outcome
+            stages.close()
+            stage = None
             if not each.staged:
                 with locked_domain() as domain:
-                    outcome = run_fault(each, None, folder, domain, seed=seed, short=short)
+                    outcome = run_fault(each, None, folder, domain, **form)
             return outcome
 
         yield do

@@ -58,11 +58,6 @@ def _descriptors(pid: int) -> set[int]:
     return {int(name) for name in os.listdir(f'/proc/{pid}/fd')}
 
 
-def address_space(pid: int) -> int:
-    pages = Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[0]
-    return int(pages) * os.sysconf('SC_PAGESIZE')
-
-
 @fault('EMFILE in capture', ('without a descriptor left the camera serves whoever is in, and '
                              'lets in who waits as soon as it can'),
        bystanders=EVERYBODY)  # fmt: skip
@@ -140,7 +135,8 @@ def enomem_capture(trial: Trial) -> None:
         for _ in range(trial.times(1, 4)):
             # Leave room for the threads' stacks, without which the C library aborts the process,
             # but not for a picture of 50 MB.
-            room = address_space(capture.pid) + 30_000_000
+            pages = Path(f'/proc/{capture.pid}/statm').read_text(encoding='ascii').split()[0]
+            room = int(pages) * os.sysconf('SC_PAGESIZE') + 30_000_000
             with limited(resource.RLIMIT_AS, room, capture.pid):
                 # Either a transition or the camera's first frame fails first, depending on the
                 # allocator's free memory; both report the reason.
@@ -176,21 +172,15 @@ def small_disk(folder: Path, options: str, afterwards: str = '') -> list[str]:
     return ['unshare', rights, 'sh', '-c', script, str(folder)]
 
 
-def _can_mount(folder: Path) -> str:
-    """Return why no small disk can be made here; empty if it can."""
-    if shutil.which('unshare') is None:
-        return 'there is no unshare(1)'
-    done = ran(*small_disk(folder, 'size=64k'), 'true')
-    return '' if done.returncode == 0 else f'no tmpfs can be mounted: {done.stderr.strip()}'
-
-
 @fault('ENOSPC under a recorder', ('a full disk ends the recording with one line, and what '
                                    'there is can be played; the camera goes on'),
        bystanders=EVERYBODY, needs='mounts of a tmpfs')  # fmt: skip
 def enospc_recorder(trial: Trial) -> None:
     disk, copy = trial.folder / 'd', trial.folder / 'copy'
-    if why := _can_mount(disk):
-        raise Absent(why)
+    if shutil.which('unshare') is None:
+        raise Absent('there is no unshare(1)')
+    if (done := ran(*small_disk(disk, 'size=64k'), 'true')).returncode:
+        raise Absent(f'no tmpfs can be mounted: {done.stderr.strip()}')
     wrapper = small_disk(disk, 'size=1m', f'cp -r "{disk}/a" "{copy}"')
     command = [*wrapper, str(BIN / 'zc_record')]
     values = parameters(path=f'{disk}/a', disk_floor=0)

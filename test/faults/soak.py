@@ -35,6 +35,7 @@ from collections.abc import Callable, Sequence
 import contextlib
 import csv
 from dataclasses import asdict, dataclass, field, replace
+import os
 from pathlib import Path
 import signal
 import statistics
@@ -57,7 +58,6 @@ from faults.holdings import (
     frame_mappings,
     is_ours,
     resident_bytes,
-    threads,
 )
 from faults.stage import own_sockets, Running
 from faults.witness import Spinning
@@ -159,10 +159,8 @@ class Soak:
             'MB of memory more': (self.more('memory_mb'), most_growth_mb),
             'descriptors more': (self.more('descriptors'), 0),
             'threads more': (self.more('threads'), 0),
-            "descriptors of the middleware's more": (
-                self.more('middleware_descriptors'),
-                most_middleware,
-            ),
+            "descriptors of the middleware's more":
+                (self.more('middleware_descriptors'), most_middleware),
             'frame mappings': (self.most('frame_mappings'), MOST_BUFFERS),
             'frame buffers': (self.most('frame_buffers'), MOST_BUFFERS),
             'frame descriptors': (self.most('frame_descriptors'), 2 * MOST_BUFFERS),
@@ -170,7 +168,7 @@ class Soak:
             'changes of parameters missing': (self.due - last.changes, MOST_MISSING * self.due),
             's without detections': (self.most('pause_s'), MOST_PAUSE_S),
             'tracebacks': (self.tracebacks, 0),
-        }
+        }  # fmt: skip
         found = [
             f'{value:.5g} {what}, at most {most:g} may be'
             for what, (value, most) in limits.items()
@@ -235,32 +233,25 @@ class SoakOnlooker(Onlooker):
         super().close()
 
 
-class _Looks:
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self.memory: list[int] = []
-        self.least: list[tuple[int, int, int]] = []
-        self.most: list[tuple[int, int, int]] = []
+def _look(pid: int) -> tuple[int, ...]:
+    """Return what the process holds: the fields of :class:`Minute` from its memory on."""
+    kinds = descriptors(pid)
+    frames = kinds[FRAME_KIND]
+    ours = sum(count for kind, count in kinds.items() if is_ours(kind)) - frames
+    least = ours, len(os.listdir(f'/proc/{pid}/task')), kinds.total() - ours - frames
+    return resident_bytes(pid), *least, frame_mappings(pid), len(frame_buffers([pid])), frames
 
-    def look(self) -> None:
-        kinds = descriptors(self._pid)
-        frames = kinds[FRAME_KIND]
-        ours = sum(count for kind, count in kinds.items() if is_ours(kind)) - frames
-        self.memory.append(resident_bytes(self._pid))
-        self.least.append((ours, threads(self._pid), kinds.total() - ours - frames))
-        self.most.append((frame_mappings(self._pid), len(frame_buffers([self._pid])), frames))
 
-    def minute(self, minute: float, onlooker: SoakOnlooker, kills: int, attempts: int) -> Minute:
-        """Sum up the looks of a minute, and start anew."""
-        least = [min(column) for column in zip(*self.least, strict=True)]
-        most = [max(column) for column in zip(*self.most, strict=True)]
-        memory = round(statistics.median(self.memory) / 1e6, 3)
-        self.memory, self.least, self.most = [], [], []
-        detections, pause_s = onlooker.detections.total(), round(onlooker.longest_pause_s(), 3)
-        answers = onlooker.changed, onlooker.refused
-        return Minute(
-            round(minute, 2), memory, *least, *most, detections, pause_s, kills, attempts, *answers
-        )
+def _minute(
+    minute: float, looks: list[tuple[int, ...]], onlooker: SoakOnlooker, kills: int, attempts: int
+) -> Minute:
+    memory, *held = zip(*looks, strict=True)
+    looks.clear()
+    return Minute(
+        round(minute, 2), round(statistics.median(memory) / 1e6, 3), *map(min, held[:3]),
+        *map(max, held[3:]), onlooker.detections.total(), round(onlooker.longest_pause_s(), 3),
+        kills, attempts, onlooker.changed, onlooker.refused,
+    )  # fmt: skip
 
 
 def soak(
@@ -300,7 +291,8 @@ def soak(
         program.start(*(f'[{camera}.overlay]: ready' for camera in CAMERAS))
         until(lambda: len(onlooker.detections) == len(CAMERAS), 'detections of all cameras')
         onlooker.longest_pause_s()
-        looks, began = _Looks(program.pid), time.monotonic()
+        looks: list[tuple[int, ...]] = []
+        began = time.monotonic()
         next_minute, kill_at, turn = began + warm_up_s, began + KILL_EVERY_S, 0
         warm = False
         while len(found.minutes) < minutes:
@@ -316,9 +308,9 @@ def soak(
                 viewer.__exit__()
                 viewer, kill_at = None, now + KILL_EVERY_S
             onlooker.change(turn)
-            looks.look()
+            looks.append(_look(program.pid))
             if now >= next_minute:
-                minute = looks.minute((now - began) / 60.0, onlooker, kills, attempts)
+                minute = _minute((now - began) / 60.0, looks, onlooker, kills, attempts)
                 if warm:
                     found.minutes.append(minute)
                 say(minute)

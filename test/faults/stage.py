@@ -254,7 +254,7 @@ class Stage:
 
         :param bystanders: nodes that the fault must not affect.
         """
-        thorough = final or not trial.short
+        thorough, leaks = final or not trial.short, trial.outcome.leaks
         self.whole()
         self.balance(trial, before, bystanders)
         for role, pid in self.pids().items():
@@ -264,19 +264,16 @@ class Stage:
                 before.held[role], partial(holding, pid), 30.0 if thorough else 1.0
             )
             if thorough:
-                trial.leaked(Counter({f'{role}: {kind}': count for kind, count in found.items()}))
+                leaks.update({f'{role}: {kind}': count for kind, count in found.items()})
             elif found:
                 kinds = ', '.join(f'{count} {kind}' for kind, count in found.items())
                 trial.note(f'{role} holds for a while', kinds)
         pids = self.pids().values()
-        trial.leaked(
-            settled_excess(
-                {'frame buffers': SLOTS}, lambda: {'frame buffers': len(frame_buffers(pids))}
-            )
-        )
+        look = lambda: {'frame buffers': len(frame_buffers(pids))}  # noqa: E731
+        leaks.update(settled_excess({'frame buffers': SLOTS}, look))
         if thorough:
             leases = settled_excess({}, self.holders, 5.0)
-            trial.leaked(Counter({f'leases of {name}': count for name, count in leases.items()}))
+            leaks.update({f'leases of {name}': count for name, count in leases.items()})
         for role, program in self.programs.items():
             # A program that was replaced has fewer lines than its predecessor had.
             begin = before.lines[role] if len(program.lines) >= before.lines[role] else 0
@@ -305,7 +302,8 @@ class Stage:
         stretches = witness.finish()
         # What comes from now on is not the fault's.
         pauses, detection_pauses = copy(witness.frame_pauses), copy(witness.detection_pauses)
-        stalled_s, oldest_s = witness.stalled_since_s(), witness.oldest_s
+        stalled_s = witness.stalled_s() - witness.stalled_before_s
+        oldest_s = witness.oldest_s
         self.read_logs()
         self.meanwhile(
             lambda: self._published and self._published[-1] >= stretches[-1].last_ns,

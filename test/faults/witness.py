@@ -141,7 +141,7 @@ class Witness(Reader):
         self.wrong_pixels = self.disorder = self.detection_disorder = 0
         self._stalls = Stalls()
         self.frame_pauses, self.detection_pauses = Pauses(self.stalled_s), Pauses(self.stalled_s)
-        self._stalled_before_s = 0.0
+        self.stalled_before_s = 0.0
         self.last_stamp_ns = self.last_detection_ns = 0
         self.detection_stamps: deque[int] = deque(maxlen=1000)
         self.oldest_s = 0.0
@@ -216,9 +216,6 @@ class Witness(Reader):
         """Return how long this process was stalled so far; others may stall with it."""
         return 3 * self._stalls.total_s
 
-    def stalled_since_s(self) -> float:
-        return self.stalled_s() - self._stalled_before_s
-
     def new_life(self) -> None:
         """Reset the last stamps: the camera's new process starts its stamps anew."""
         with self._lock:
@@ -232,7 +229,7 @@ class Witness(Reader):
             self.oldest_s = 0.0
             self.frame_pauses.begin()
             self.detection_pauses.begin()
-            self._stalled_before_s = self.stalled_s()
+            self.stalled_before_s = self.stalled_s()
 
     def finish(self) -> list[Stretch]:
         """Return the stretches since :meth:`begin`; the first continues an earlier one."""
@@ -269,11 +266,6 @@ class Witness(Reader):
 
     def number(self, name: str, key: str) -> int:
         return int(self.values(name).get(key, '0'))
-
-    def detections_of(self, first_ns: int, last_ns: int) -> int:
-        """Of the latest 1000 detections, count those with frame stamps in that range."""
-        with self._lock:
-            return sum(first_ns <= stamp <= last_ns for stamp in self.detection_stamps)
 
     def forget_diagnostics(self) -> None:
         """Drop earlier diagnostics, so that only new ones count."""
