@@ -58,11 +58,14 @@ def fetch(names: Sequence[str], into: Path, architecture: str = '', suite: str =
 
     def download(options: Sequence[str]) -> list[Path]:
         with scratch_folder(into) as scratch:
-            _apt(
-                ['apt-get', '--quiet', *options, *_NETWORK_OPTIONS, 'download', *names],
-                cwd=scratch,
-            )
-            debs = [_deb_of(name, scratch) for name in names]
+            command = ['apt-get', '--quiet', *options, *_NETWORK_OPTIONS, 'download', *names]
+            _run(command, cwd=scratch)
+            debs = []
+            for name in names:
+                package = re.split('[:=/]', name)[0]  # without architecture or version
+                debs += (found := list(scratch.glob(f'{package}_*.deb')))
+                if len(found) != 1:
+                    raise AptError(f'apt left {len(found)} files for {package}, not one')
             return [deb.replace(into / deb.name) for deb in debs]
 
     return _with_lists(download, f'downloading {" ".join(names)}', architecture, suite)
@@ -77,7 +80,7 @@ def fetch_with_dependencies(
 
     def download(options: Sequence[str]) -> list[Path]:
         command = ['apt-get', '--quiet', *options, *private, *_NETWORK_OPTIONS]
-        _apt([*command, '--yes', '--no-install-recommends', '--download-only', 'install', *names])
+        _run([*command, '--yes', '--no-install-recommends', '--download-only', 'install', *names])
         return sorted((into / 'archives').glob('*.deb'))
 
     return _with_lists(download, f'downloading {" ".join(names)} with dependencies', architecture)
@@ -93,20 +96,21 @@ def resolve_dependency(
     """
 
     def look_up(options: Sequence[str]) -> str:
-        listing = _apt(['apt-cache', *options, 'depends', *meta.split()])
-        try:
-            return parse_dependency(listing, meta, prefix)
-        except AptError:
-            if optional and listing:
-                return ''
-            raise
+        listing = _run(['apt-cache', *options, 'depends', *meta.split()])
+        # The first "Depends:" that begins with the prefix.
+        pattern = rf'^\s*\|?Depends: ({re.escape(prefix)}[^\s<>]*)\s*$'
+        match = re.search(pattern, listing, re.MULTILINE)
+        if not match and not (optional and listing):
+            found = ', '.join(re.findall(r'Depends: (\S+)', listing)) or 'nothing'
+            raise AptError(f'{meta} depends on no {prefix}*, but on {found}')
+        return match[1] if match else ''
 
     return _with_lists(look_up, f'looking up what {meta} depends on', architecture)
 
 
 def unpack(deb: Path, into: Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
-    _run([_tool('dpkg-deb'), '--extract', str(deb), str(into)])
+    _run(['dpkg-deb', '--extract', str(deb), str(into)])
 
 
 def unpack_member(deb: Path, pattern: str, target: Path) -> None:
@@ -129,24 +133,6 @@ def unpack_member(deb: Path, pattern: str, target: Path) -> None:
     )
 
 
-def parse_dependency(listing: str, meta: str, prefix: str) -> str:
-    """Return the first ``Depends:`` that begins with ``prefix`` in the output of apt-cache."""
-    match = re.search(rf'^\s*\|?Depends: ({re.escape(prefix)}[^\s<>]*)\s*$', listing, re.MULTILINE)
-    if not match:
-        found = ', '.join(re.findall(r'Depends: (\S+)', listing)) or 'nothing'
-        raise AptError(f'{meta} depends on no {prefix}*, but on {found}')
-    return match[1]
-
-
-def _deb_of(name: str, folder: Path) -> Path:
-    """Return the downloaded file of ``name``, which may include architecture or version."""
-    package = re.split('[:=/]', name)[0]
-    found = sorted(folder.glob(f'{package}_*.deb'))
-    if len(found) != 1:
-        raise AptError(f'apt left {len(found)} files for {package}, not one')
-    return found[0]
-
-
 def _with_lists(
     action: Callable[[Sequence[str]], _T], purpose: str, architecture: str = '', suite: str = ''
 ) -> _T:
@@ -166,7 +152,7 @@ def _with_lists(
     lock = cache_folder() / f'{name}.lock'
     try:
         with locked(lock, f'waiting for another fetch of the package lists (it holds {lock})'):
-            _apt(['apt-get', '--quiet', *options, *_NETWORK_OPTIONS, 'update'])
+            _run(['apt-get', '--quiet', *options, *_NETWORK_OPTIONS, 'update'])
         return action(options)
     except AptError as error:
         raise AptError(
@@ -211,7 +197,7 @@ def _mirror() -> str:
     """Return the URL of this machine's Debian mirror, which also has other releases."""
     release = platform.freedesktop_os_release()
     suite = release.get('VERSION_CODENAME', '')
-    listed = _apt(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)'])
+    listed = _run(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)'])
     found = [
         line.split()[0] for line in listed.splitlines() if line.split()[1:] == [suite, 'main']
     ]
@@ -224,16 +210,12 @@ def _mirror() -> str:
     return found[0]
 
 
-def _apt(command: Sequence[str], cwd: Path | None = None) -> str:
-    return _run([_tool(command[0]), *command[1:]], cwd)
-
-
 def _run(command: Sequence[str], cwd: Path | None = None) -> str:
     """Run ``command`` and return its output; on failure raise with the end of its messages."""
     environment = {**os.environ, 'LC_ALL': 'C'}
     try:
         result = subprocess.run(
-            command,
+            [_tool(command[0]), *command[1:]],
             cwd=cwd,
             env=environment,
             capture_output=True,

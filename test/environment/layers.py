@@ -23,7 +23,7 @@ above it stale.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 import hashlib
 import json
@@ -38,23 +38,17 @@ class Layer:
     build: Callable[[], None]
 
 
-def content_key(inputs: Iterable[Path], below: str) -> str:
-    """Hash names and contents of ``inputs`` and the key ``below``; a missing file counts too."""
-    digest = hashlib.sha256(below.encode())
-    for path in inputs:
-        content = path.read_bytes() if path.is_file() else b'missing'
-        # With the length, the end of one file can't pass for the beginning of the next.
-        digest.update(f'\0{path.name}\0{len(content)}\0'.encode())
-        digest.update(content)
-    return digest.hexdigest()
-
-
 def keys(layers: Sequence[Layer], base: str) -> dict[str, str]:
     """Return each layer's key, bottom first; ``base`` is the key below the first layer."""
     result: dict[str, str] = {}
-    below = base
     for layer in layers:
-        below = result[layer.name] = content_key(layer.inputs, below)
+        digest = hashlib.sha256(base.encode())
+        for path in layer.inputs:
+            content = path.read_bytes() if path.is_file() else b'missing'
+            # With the length, the end of one file can't pass for the beginning of the next.
+            digest.update(f'\0{path.name}\0{len(content)}\0'.encode())
+            digest.update(content)
+        base = result[layer.name] = digest.hexdigest()
     return result
 
 

@@ -112,14 +112,11 @@ def test_the_required_ones_were_looked_at() -> None:
     assert found >= DYNAMICALLY_LINKED
 
 
-def pins(path: Path) -> list[Requirement]:
-    lines = (line.split('#')[0].strip() for line in path.read_text(encoding='utf-8').splitlines())
-    return [Requirement(line) for line in lines if line and not line.startswith('-')]
-
-
 @pytest.mark.parametrize('path', LISTS, ids=lambda path: path.stem)
 def test_what_the_environment_installs_is_pinned_or_bounded(path: Path) -> None:
-    operators = {str(each): {one.operator for one in each.specifier} for each in pins(path)}
+    lines = (line.split('#')[0].strip() for line in path.read_text(encoding='utf-8').splitlines())
+    pins = [Requirement(line) for line in lines if line and not line.startswith('-')]
+    operators = {str(each): {one.operator for one in each.specifier} for each in pins}
     # ROS is one exact set.
     bounds = {'==', '<', '<=', '~='} if path.stem == 'requirements' else {'=='}
     assert [each for each, used in operators.items() if not used & bounds] == []

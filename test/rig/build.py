@@ -61,20 +61,15 @@ class CrossCompiler:
         ]
 
 
-def _key(kernel: Kernel, files: list[Path]) -> str:
-    """Return a key that changes with the kernel, and with the name and content of any source."""
-    digest = hashlib.sha256(kernel.version.encode())
-    for path in files:
-        content = path.read_bytes()
-        digest.update(b'\0%s\0%d\0' % (path.name.encode(), len(content)))
-        digest.update(content)
-    return digest.hexdigest()[:32]
-
-
 def module(kernel: Kernel, cache: Path, cross: CrossCompiler | None = None) -> Path:
     """Return the built module; rebuild it only if its sources or the kernel changed."""
     files = sorted([*_SOURCES.glob('*.[ch]'), _SOURCES / 'Kbuild'])
-    home = cache / 'modules' / _key(kernel, files)
+    # The key changes with the kernel, and with the name and content of any source.
+    digest = hashlib.sha256(kernel.version.encode())
+    for path in files:
+        content = path.read_bytes()
+        digest.update(b'\0%s\0%d\0' % (path.name.encode(), len(content)) + content)
+    home = cache / 'modules' / digest.hexdigest()[:32]
     built = home / 'metis_virtual.ko'
     if built.is_file():
         home.touch()

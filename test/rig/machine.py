@@ -303,13 +303,3 @@ def complaints(log: str) -> list[str]:
     log = _VIVID_LATE.sub('', log.partition(_SYSRQ)[0])
     suspect = [line for line in log.splitlines() if _COMPLAINTS.search(line)]
     return [line for line in suspect if not _HARMLESS.search(line)]
-
-
-def died_of_emulation(log: str) -> bool:
-    """
-    Return whether the guest hit a breakpoint that its kernel had already removed.
-
-    The kernel sets it for a moment to rewrite code, and ensures that no processor can hit it;
-    QEMU's translated code breaks that rule. It is no fault of ours.
-    """
-    return 'Oops: int3' in log
