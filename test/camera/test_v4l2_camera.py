@@ -229,8 +229,12 @@ def test_gaps_are_lost_frames_unless_consumers_held_all_slots() -> None:
 
 @pytest.mark.parametrize(
     ('numbers', 'sequences', 'lost'),
-    [((0, 0, 0, 0, 0), [0, 1, 2, 3, 4], 0), ((100, 3, 5), [100, 101, 103], 1)],
-    ids=['never', 'anew'],
+    [
+        ((0, 0, 0, 0, 0), [0, 1, 2, 3, 4], 0),
+        ((100, 3, 5), [100, 101, 103], 1),
+        ((2**32 - 2, 2**32 - 1, 0, 2), [2**32 - 2, 2**32 - 1, 2**32, 2**32 + 2], 1),
+    ],
+    ids=['never', 'anew', 'over 32 bits'],
 )
 def test_a_driver_that_does_not_count_or_begins_anew_loses_nothing(
     numbers: tuple[int, ...], sequences: list[int], lost: int

@@ -146,6 +146,8 @@ class Stage:
         self._logs: dict[int, FrameLogReader] = {}
         self._published: list[int] = []
         self.programs: dict[str, Running] = {}
+        self.capture: Running
+        self.inference: Running
         try:
             self.start('capture')
             self.start('inference')
@@ -163,17 +165,10 @@ class Stage:
         values: dict[str, Any] = CAMERA if role == 'capture' else MODEL
         program = Running(f'{role}_node', *parameters(**values), domain=self.domain)
         self.programs[role] = program
+        setattr(self, role, program)
         if role == 'capture' and hasattr(self, 'witness'):
             self.witness.new_life()
         program.start(f'[{role}]: ready')
-
-    @property
-    def capture(self) -> Running:
-        return self.programs['capture']
-
-    @property
-    def inference(self) -> Running:
-        return self.programs['inference']
 
     def socket(self) -> Path:
         """Return the socket on which the camera's process listens now."""

@@ -71,9 +71,6 @@ def test_the_kernel_is_content_with_webcams(usb_boot: Boot) -> None:
     usb_boot.kernel_must_be_content()
 
 
-_VARIANTS = marked(VARIANTS, LONG_RUNS.__contains__)
-
-
 @pytest.mark.parametrize(
     ('variant', 'check'),
     [
@@ -82,7 +79,7 @@ _VARIANTS = marked(VARIANTS, LONG_RUNS.__contains__)
             check,
             marks=[pytest.mark.long] if check in ('verify', 'subscriber') else param.marks,
         )
-        for param in _VARIANTS
+        for param in marked(VARIANTS, LONG_RUNS.__contains__)
         for check in check_names(param.values[0])
     ],
 )
@@ -95,15 +92,3 @@ def test_the_graph(variant: str, check: str, memory_boot: GraphBoot) -> None:
     assert found['holds'], json.dumps(
         [found, run['verify'] if check == 'verify' else ''], indent=1
     )
-
-
-@pytest.mark.parametrize('variant', _VARIANTS)
-def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(
-    variant: str, memory_boot: GraphBoot
-) -> None:
-    folder = memory_boot.result.artifacts / variant
-    trace = (folder / 'kernel.trace').read_text(encoding='utf-8')
-    assert trace.count('axl_dmabuf_import: ') == memory_boot.runs[variant]['traced_imports']
-    assert trace.count('dma_fence_signaled: ') >= WANTED[variant]
-    frames = json.loads((folder / 'frames.json').read_text(encoding='utf-8'))
-    assert all(frame['fence_ns'] > frame['captured_ns'] > 0 for frame in frames)

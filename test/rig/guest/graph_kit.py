@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-import json
 from pathlib import Path
 import subprocess
 import sys
@@ -65,20 +64,12 @@ rclpy.shutdown()
 """
 
 
-class PlainSubscriber:
-    """A process that imports standard messages only; it subscribes to all runs from now on."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, '-c', _SUBSCRIBER]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline().strip() == 'listening'
-
-    def stamps(self) -> set[int]:
-        """End it; return the stamps of all detections that it received."""
-        return set(json.loads(self._process.communicate(timeout=60)[0]))
+def plain_subscriber() -> subprocess.Popen[str]:
+    """Start a process that imports standard messages only, and subscribes from now on."""
+    command = [sys.executable, '-c', _SUBSCRIBER]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline().strip() == 'listening'
+    return process
 
 
 @contextmanager

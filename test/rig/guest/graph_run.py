@@ -44,7 +44,7 @@ from zc_perception.detection.detections import Detections
 from zc_perception.npu.axl.accelerator import AxlJob
 from zc_perception.npu.scheduler import InFlight
 
-from .graph_kit import PlainSubscriber, ros, RunningGraph
+from .graph_kit import plain_subscriber, ros, RunningGraph
 from .graph_variants import Variant, VARIANTS
 from .kernel_api import bufinfo, fence_info, live, recording, trace_events, trace_text
 from .npu_client import VirtualResult
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str]) -> None:
     out = Path(os.environ['RIG_OUT'])
     chosen = [argument.split(':') for argument in arguments]
     judged = any(verified != '0' for _, _, verified, *_ in chosen)
-    subscriber = PlainSubscriber() if judged else None
+    subscriber = plain_subscriber() if judged else None
     results = {}
     for name, frames, verified, *options in chosen:
         began = time.monotonic()
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str]) -> None:
         )
         took_s = time.monotonic() - began
         print(f'{took_s:7.2f} s  {name}: {results[name]["frames"]} frames', flush=True)
-    received = set() if subscriber is None else subscriber.stamps()
+    received = set(json.loads(subscriber.communicate(timeout=60)[0])) if subscriber else set()
     for name, result in results.items():
         result['variant'] = name
         result['received_by_plain_subscriber'] = len(received.intersection(result.pop('stamps')))

@@ -30,15 +30,15 @@ from camera.camera_options import camera_options
 from waiting import until
 
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
-from zc_perception.errors import CameraError, CameraLostError
+from zc_perception.errors import CameraError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.modifier import LINEAR
 
-from .camera_kit import next_frame, set_controls, until_raises
-from .graph_variants import DEVICES, EXPORTERS, SINGLE
-from .harness import check, check_each, equal
+from .camera_kit import next_frame
+from .graph_variants import DEVICES, EXPORTERS
+from .harness import check_each, equal
 from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 
@@ -124,12 +124,3 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
         equal(len(used), len(uids) * descriptors, 'buffers')
     del frame
     until(lambda: set(bufinfo()) <= before, 'the buffers go')
-
-
-@check
-def an_unplugged_camera_is_lost() -> None:
-    """Remove the node by vivid's control; it returns when all users have closed it."""
-    with _streaming(f'v4l2src device={SINGLE} io-mode=dmabuf ! {NV12}') as (camera, _):
-        next_frame(camera).release()
-        set_controls(SINGLE, disconnect=0)
-        until_raises(camera, CameraLostError, SINGLE)

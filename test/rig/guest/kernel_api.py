@@ -65,10 +65,7 @@ class Closing:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        raise NotImplementedError
+        self.close()  # type: ignore[attr-defined]
 
 
 class Buffer(Closing):

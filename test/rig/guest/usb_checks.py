@@ -36,7 +36,6 @@ from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.pixel.fourcc import fourcc_name
 
 from .camera_kit import configured, next_frame, opened, streaming, until_raises
-from .graph_faults import streaming_graph
 from .harness import check, check_each, equal
 from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs
@@ -263,17 +262,3 @@ def a_usb_camera_that_is_unplugged_is_lost_and_found_again(pixel_format: str) ->
                 _number_in(frame)
     equal(kernel_crcs(held), before, 'pixels of a frame that was leased')
     held.release()
-
-
-@check
-def the_graph_survives_a_usb_camera_that_is_unplugged() -> None:
-    webcam = Webcam()
-    try:
-        with streaming_graph(device=webcam.path, width=SMALL[0], height=SMALL[1]) as running:
-            webcam.unplug()
-            until(lambda: running.capture.supervisor.condition.losses == 1, 'the loss is noticed')
-            webcam = Webcam()
-            running.expect_frames(30)
-            running.expect_no_more_than_before()
-    finally:
-        webcam.unplug()

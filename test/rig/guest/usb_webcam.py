@@ -103,7 +103,7 @@ def configuration(packet: int) -> bytes:
     camera = struct.pack('<BBBBHBBHHHB3x', 18, 0x24, 2, _CAMERA_TERMINAL, 0x0201, 0, 0, 0, 0, 0, 3)
     units = camera + struct.pack('<BBBBHBBB', 9, 0x24, 3, 3, 0x0101, 0, _CAMERA_TERMINAL, 0)
     control = struct.pack('<9B', 9, 4, CONTROL_INTERFACE, 0, 0, 0x0E, 1, 0, 0) + struct.pack(
-        '<BBHHIBB', 13, 0x24, 1, _UVC_1_1, 13 + len(units), CLOCK_HZ, 1, STREAMING_INTERFACE
+        '<BBBHHIBB', 13, 0x24, 1, _UVC_1_1, 13 + len(units), CLOCK_HZ, 1, STREAMING_INTERFACE
     )
     interfaces = association + control + units + _streaming_interface(packet)
     return struct.pack('<BBHBBBBB', 9, 2, 9 + len(interfaces), 2, 1, 0, 0x80, 250) + interfaces
