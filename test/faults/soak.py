@@ -263,10 +263,8 @@ def soak(
     say: Callable[[Minute], object] = lambda minute: None,
 ) -> Soak:
     """
-    Run the soak.
+    Run the soak: measure *minutes* of *minute_s* each, after the warm-up.
 
-    :param minutes: number of measured minutes, after the warm-up.
-    :param minute_s: length of a minute.
     :param folder: folder for sockets and logs; its path must be short.
     """
     values = parameters(
@@ -283,11 +281,7 @@ def soak(
         command = ('perception', '--cameras', *CAMERAS, *values)
         program = ending.enter_context(Running(*command, domain=domain))
 
-        def end_viewer() -> None:
-            if viewer is not None:
-                viewer.__exit__()
-
-        ending.callback(end_viewer)
+        ending.callback(lambda: viewer and viewer.__exit__())
         program.start(*(f'[{camera}.overlay]: ready' for camera in CAMERAS))
         until(lambda: len(onlooker.detections) == len(CAMERAS), 'detections of all cameras')
         onlooker.longest_pause_s()

@@ -137,28 +137,24 @@ class Stage:
     """
 
     def __init__(self, folder: Path, domain: int) -> None:
-        # The witness shares its process with the fault's code, and must not wait long for it.
-        self._switches_s = sys.getswitchinterval()
-        sys.setswitchinterval(0.0005)
         self.domain = domain
-        self._environment = ExitStack()
-        self.sockets = self._environment.enter_context(own_sockets(folder))
         self._logs: dict[int, FrameLogReader] = {}
         self._published: list[int] = []
         self.programs: dict[str, Running] = {}
         self.capture: Running
         self.inference: Running
-        try:
+        with ExitStack() as ending:
+            # The witness shares its process with the fault's code, and must not wait long for it.
+            ending.callback(sys.setswitchinterval, sys.getswitchinterval())
+            sys.setswitchinterval(0.0005)
+            self.sockets = ending.enter_context(own_sockets(folder))
+            ending.callback(self._end)
             self.start('capture')
             self.start('inference')
-            self.witness = Witness(domain)
+            self.witness = ending.enter_context(contextlib.closing(Witness(domain)))
             self.whole()
             self.first = self.account()
-        except BaseException:
-            for program in self.programs.values():
-                program.__exit__()
-            self._environment.close()
-            raise
+            self.close = ending.pop_all().close
 
     def start(self, role: str) -> None:
         """Start ``capture`` or ``inference``, in place of the one that has ended."""
@@ -324,7 +320,6 @@ class Stage:
         if harness.INFERENCE in bystanders:
             pause_s = detection_pauses.longest_own_s
             trial.must(pause_s <= most_s, f'pauses of detections over {most_s:g} s')
-        assert witness.frames is not None
         trial.must_be_zero('frames with wrong pixels', witness.wrong_pixels)
         trial.must_be_zero('frames out of order', witness.disorder)
         trial.must_be_zero('detections out of order', witness.detection_disorder)
@@ -346,13 +341,10 @@ class Stage:
 
         return until(look, describe, patience_s)
 
-    def close(self) -> None:
-        sys.setswitchinterval(self._switches_s)
-        self.witness.close()
+    def _end(self) -> None:
         for program in self.programs.values():
             if program.alive:
                 program.end()
             program.__exit__()
         for log in self._logs.values():
             log.close()
-        self._environment.close()

@@ -51,16 +51,13 @@ FAULTS = [each for each in all_faults().values() if LONG or not each.long_only]
 
 
 @pytest.fixture(scope='module', autouse=True)
-def _process_as_it_began() -> Iterator[None]:
-    """Undo after the last fault what a stage sets in this process, such as variables."""
-    with kept():
-        yield
-
-
-@pytest.fixture(scope='module', autouse=True)
 def _no_speed_is_judged() -> Iterator[None]:
-    """Check no pauses and rates, as other tests run in parallel; ``make faults`` checks them."""
-    with pytest.MonkeyPatch.context() as patch:
+    """
+    Check no pauses and rates, as other tests run in parallel; ``make faults`` checks them.
+
+    Undo after the last fault what a stage sets in this process, such as variables.
+    """
+    with kept(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, 'MOST_PAUSE_S', 20.0)
         patch.setattr(limits, 'LEAST_RATE', 0.0)
         yield
@@ -137,12 +134,6 @@ def test_what_is_not_zero_breaks_the_promise(
     assert outcome.name in Result((outcome,), True, 1).table()
 
 
-def stretch(first_ns: int, *captured: int, dropped: int = 0) -> Stretch:
-    return Stretch(
-        first_ns, 0, 1, 2, captured[-1] if captured else first_ns - 1, list(captured), dropped
-    )
-
-
 def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
     times = [ns * 10**9 for ns in range(1, 11)]
     last = Stretch(0, 5, 1, 2, times[0], times[:1], 2, 7).continued()
@@ -154,9 +145,9 @@ def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
     last.dropped = 2
     assert tally([last], times) == Tally(9, 7, 2, 0, pytest.approx(9.0))
     # A broken connection, one frame followed by none for four frames, and one without a record.
-    assert tally(
-        [stretch(times[0], times[0], times[1]), stretch(times[6], *times[6:])], times[:-1]
-    ) == Tally(10, 6, 0, 4, 9.0)
+    first = Stretch(times[0], 0, 1, 2, times[1], times[:2])
+    second = Stretch(times[6], 0, 1, 2, times[9], times[6:])
+    assert tally([first, second], times[:-1]) == Tally(10, 6, 0, 4, 9.0)
 
 
 # The promises. From the first of these tests on, the stage is in this process.

@@ -150,7 +150,7 @@ class Witness(Reader):
         self.node.create_subscription(
             Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=100)
         )
-        self.frames = (
+        self.frames: Any = (
             FrameSubscription(self.node, 'image_raw', depth=DEPTH, held=2, copy_free_required=True)
             if frames
             else None
@@ -163,15 +163,12 @@ class Witness(Reader):
             self._taking.start()
 
     def _take(self) -> None:
-        assert self.frames is not None
         while not self._stop.is_set():
-            frame = self.frames.queue.get(0.1)
-            if frame is not None:
+            if (frame := self.frames.queue.get(0.1)) is not None:
                 with frame:
                     self._look(frame)
 
     def _look(self, frame: Frame) -> None:
-        assert self.frames is not None
         data = frame.data
         with frame.map() as planes:
             code = read_counter(planes[0])
