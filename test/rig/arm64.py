@@ -81,13 +81,11 @@ class Tools:
 
     @property
     def environment(self) -> dict[str, str]:
-        found = dict(os.environ)
         libraries = [str(self.root / part / 'x86_64-linux-gnu') for part in ('usr/lib', 'lib')]
+        known = os.environ.get('LD_LIBRARY_PATH')
         return {
-            'PATH': f'{found.get("PATH", "")}:{self.root / "usr/bin"}',
-            'LD_LIBRARY_PATH': ':'.join(
-                filter(None, [found.get('LD_LIBRARY_PATH', ''), *libraries])
-            ),
+            'PATH': f'{os.environ.get("PATH", "")}:{self.root / "usr/bin"}',
+            'LD_LIBRARY_PATH': ':'.join([known, *libraries] if known else libraries),
         }
 
     @property
@@ -263,17 +261,13 @@ def checks_of(part: str, file: Path) -> dict[str, str]:
     if part != 'verify':
         return outcome
     missing = outcome.get('sabotaged', {'error': 'the guest did not get to it'})
-    wrong = {}
-    for name in (*VERIFIED, AFTERWARDS):
-        one = outcome.get(name, missing)
-        if name in VERIFIED:
-            wrong[name] = one.get('error') or wrong_verdict(name, one)
-        else:
-            left = {what: one.get(what) for what in ('buffers', 'instances')}
-            left |= one.get('left_on_device', {})
-            found = f'left behind: {left}' if any(left.values()) else ''
-            wrong[name] = one.get('error') or found
-    return {f'zc_verify: {name}': text for name, text in wrong.items()}
+    found = {name: outcome.get(name, missing) for name in (*VERIFIED, AFTERWARDS)}
+    end = found[AFTERWARDS]
+    left = {what: end.get(what) for what in ('buffers', 'instances')}
+    left |= end.get('left_on_device', {})
+    wrong = {name: wrong_verdict(name, found[name]) for name in VERIFIED}
+    wrong[AFTERWARDS] = f'left behind: {left}' if any(left.values()) else ''
+    return {f'zc_verify: {name}': found[name].get('error') or wrong[name] for name in found}
 
 
 def consumer(rig: Arm64Rig) -> Path:

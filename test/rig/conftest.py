@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 import json
 import os
 from pathlib import Path
@@ -81,10 +81,15 @@ def rig(request: pytest.FixtureRequest) -> Rig:
 
 @dataclass(frozen=True)
 class Boot:
-    """The run, and the outcome of each check: a traceback, or empty."""
+    """
+    The run, and the outcome of each check: a traceback, or empty.
+
+    :ivar found: what the guest itself observed, by variant of the graph or case of ``zc_verify``.
+    """
 
     result: RigResult
     outcome: dict[str, Any]
+    found: dict[str, Any] = field(default_factory=dict)
 
     def must_hold(self, name: str) -> None:
         """Fail the test if the guest did not reach this check, or with the check's traceback."""
@@ -96,6 +101,14 @@ class Boot:
         """Fail the test if the kernel complained, whatever the checks say."""
         assert not self.result.complaints, self.result.report()
         assert self.result.rc in (0, 1), self.result.report()
+
+    def case(self, name: str) -> dict[str, Any]:
+        """Return the outcome of a case of ``zc_verify``, which must have run to its end."""
+        found: dict[str, Any] = self.found.get(name) or self.found.get('sabotaged', {})
+        if name not in self.found or 'error' in found:
+            error = found.get('error', '')
+            pytest.fail(f'{name} did not run: {error}\n{self.result.report()}', pytrace=False)
+        return found
 
 
 def gstreamer_for_guest() -> dict[str, str]:
@@ -139,30 +152,8 @@ def boot_suites(rig: Rig, out: Path, suites: str, *arguments: str, **options: An
         pytest.fail(result.report(), pytrace=False)
 
 
-@dataclass(frozen=True)
-class GraphBoot(Boot):
-    runs: dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class VerifyBoot(Boot):
-    """A boot with the outcomes of ``zc_verify`` by case, and the guest's own observations."""
-
-    cases: dict[str, Any]
-
-    def case(self, name: str) -> dict[str, Any]:
-        """Return the outcome of a case, which must have run to its end."""
-        found: dict[str, Any] = self.cases.get(name) or self.cases.get('sabotaged', {})
-        if name not in self.cases or 'error' in found:
-            pytest.fail(
-                f'{name} did not run: {found.get("error", "")}\n{self.result.report()}',
-                pytrace=False,
-            )
-        return found
-
-
 @pytest.fixture(scope='session')
-def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoot:
+def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     """
     Boot for driver, memory, links and accelerator, and then for the whole node graph.
 
@@ -179,11 +170,11 @@ def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoot
     env = {**ENVIRONMENT, **gstreamer_for_guest(), link_kit.PROGRAM: str(consumer)}
     cpus = 2 if LONG else 1
     boot = boot_suites(rig, out, MEMORY_SUITES, *variants, append=STRICT, cpus=cpus, env=env)
-    return GraphBoot(boot.result, boot.outcome, read_runs(out))
+    return replace(boot, found=read_runs(out))
 
 
 @pytest.fixture(scope='session')
-def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoot:
+def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     """Boot for ``zc_verify``'s verdicts, then V4L2 cameras, the doctor and faults of the graph."""
     out = tmp_path_factory.mktemp('camera')
     if 'unixfd' in RUN:
@@ -193,7 +184,7 @@ def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoo
     boot = boot_suites(rig, out, CAMERA_SUITES, '--verify', *RUN, env=env)
     file = out / 'verify.json'
     cases = json.loads(file.read_text(encoding='utf-8')) if file.exists() else {}
-    return VerifyBoot(boot.result, boot.outcome, cases)
+    return replace(boot, found=cases)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

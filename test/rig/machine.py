@@ -242,13 +242,11 @@ def _escaped(path: Path) -> str:
 
 def _collect(boot: Boot, wall_s: float, problem: str) -> RigResult:
     out = boot.out_dir
-    rc_text = _read(out / 'rc').strip()
-    boot_text = _read(out / 'boot_s').strip()
-    dmesg = _read(out / 'dmesg') or _read(out / 'kmsg.live')
-    console = _read(out / 'console')
-    found = complaints(dmesg or console)
-    rc = int(rc_text) if rc_text.isdigit() else RC_NOT_FINISHED
-    problem = problem or _read(out / 'rig_error').strip()
+    read = {name: _read(out / name) for name in _EXCHANGED}
+    boot_text, dmesg = read['boot_s'].strip(), read['dmesg'] or read['kmsg.live']
+    found = complaints(dmesg or read['console'])
+    rc = int(read['rc']) if read['rc'].strip().isdigit() else RC_NOT_FINISHED
+    problem = problem or read['rig_error'].strip()
     if rc == RC_NOT_FINISHED and not problem:
         problem = 'the guest ended before the command did (a kernel panic?)'
     elif rc == 124 and not problem:
@@ -259,15 +257,12 @@ def _collect(boot: Boot, wall_s: float, problem: str) -> RigResult:
     if rc == 0 and found:
         rc = RC_KERNEL_COMPLAINED
     boot_s = float(boot_text) if boot_text else None
-    said = _read(out / 'stdout'), _read(out / 'stderr')
-    return RigResult(rc, *said, dmesg, console, out, wall_s, boot_s, found, problem)
+    said = read['stdout'], read['stderr'], dmesg, read['console']
+    return RigResult(rc, *said, out, wall_s, boot_s, found, problem)
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding='utf-8', errors='replace')
-    except FileNotFoundError:
-        return ''
+    return path.read_text(encoding='utf-8', errors='replace') if path.exists() else ''
 
 
 def _tail(text: str, limit: int) -> str:

@@ -26,16 +26,7 @@ import json
 from camera.jpeg_kit import need_decoder
 import pytest
 
-from .conftest import (
-    Boot,
-    boot_suites,
-    checks_of,
-    GraphBoot,
-    LONG_RUNS,
-    marked,
-    MEMORY_SUITES,
-    WANTED,
-)
+from .conftest import Boot, boot_suites, checks_of, LONG_RUNS, marked, MEMORY_SUITES, WANTED
 from .graph import check_names
 from .graph import checks_of as checks_of_run
 from .guest.graph_variants import VARIANTS
@@ -45,11 +36,11 @@ pytestmark = pytest.mark.rig
 
 
 @pytest.mark.parametrize('name', checks_of(MEMORY_SUITES))
-def test_in_the_guest(name: str, memory_boot: GraphBoot) -> None:
+def test_in_the_guest(name: str, memory_boot: Boot) -> None:
     memory_boot.must_hold(name)
 
 
-def test_the_kernel_is_content(memory_boot: GraphBoot) -> None:
+def test_the_kernel_is_content(memory_boot: Boot) -> None:
     memory_boot.kernel_must_be_content()
 
 
@@ -83,10 +74,10 @@ def test_the_kernel_is_content_with_webcams(usb_boot: Boot) -> None:
         for check in check_names(param.values[0])
     ],
 )
-def test_the_graph(variant: str, check: str, memory_boot: GraphBoot) -> None:
-    if variant not in memory_boot.runs:
+def test_the_graph(variant: str, check: str, memory_boot: Boot) -> None:
+    if variant not in memory_boot.found:
         pytest.fail(f'the graph did not run\n{memory_boot.result.report()}', pytrace=False)
-    run = memory_boot.runs[variant]
+    run = memory_boot.found[variant]
     found = checks_of_run(run, WANTED[variant], VARIANTS[variant].verified)[check]
     # As text, which pytest doesn't shorten.
     assert found['holds'], json.dumps(

@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import CAMERA_SUITES, checks_of, marked, VerifyBoot
+from .conftest import Boot, CAMERA_SUITES, checks_of, marked
 from .guest.verifier import AFTERWARDS, FRAMES, NOTHING_AGAIN
 from .verdicts import (
     CASES,
@@ -51,7 +51,7 @@ def _params(names: Iterable[str]) -> list[Any]:
 
 @pytest.mark.parametrize('name', _params(CASES))
 def test_exactly_these_checks_are_false_by_what_the_kernel_shows(
-    name: str, camera_boot: VerifyBoot
+    name: str, camera_boot: Boot
 ) -> None:
     outcome = camera_boot.case(name)
     wrong = wrong_verdict(name, outcome)
@@ -70,14 +70,14 @@ def test_exactly_these_checks_are_false_by_what_the_kernel_shows(
 
 
 @pytest.mark.long
-def test_the_honest_graph_is_true_each_time(camera_boot: VerifyBoot) -> None:
+def test_the_honest_graph_is_true_each_time(camera_boot: Boot) -> None:
     outcomes = {name: camera_boot.case(name) for name in ('nothing', *NOTHING_AGAIN)}
     wrong = {name: told(outcome) for name, outcome in outcomes.items() if not outcome['pass']}
     assert not wrong, f'{len(wrong)} of {len(outcomes)}: {wrong}'
 
 
 @pytest.mark.parametrize('name', _params(UNKNOWN))
-def test_what_nobody_can_know_is_never_passed_over(name: str, camera_boot: VerifyBoot) -> None:
+def test_what_nobody_can_know_is_never_passed_over(name: str, camera_boot: Boot) -> None:
     outcome = camera_boot.case(name)
     holds = {check: found['holds'] for check, found in outcome['checks'].items()}
     assert holds.pop('I4') is not True and set(holds.values()) == {True}, told(outcome)
@@ -87,7 +87,7 @@ def test_what_nobody_can_know_is_never_passed_over(name: str, camera_boot: Verif
 
 
 @pytest.mark.long
-def test_what_verdicts_say_besides(camera_boot: VerifyBoot) -> None:
+def test_what_verdicts_say_besides(camera_boot: Boot) -> None:
     outcome = camera_boot.case('imports_at_a_wrong_offset')
     assert 'where the planes begin' in outcome['checks']['I3']['not_seen'][0], told(outcome)
     # Fences tell which buffers the jobs read.
@@ -109,7 +109,7 @@ def test_what_verdicts_say_besides(camera_boot: VerifyBoot) -> None:
 
 
 def test_the_verdict_has_a_timeline_and_counts_waits_for_the_device(
-    camera_boot: VerifyBoot,
+    camera_boot: Boot,
 ) -> None:
     outcome = camera_boot.case('nothing')
     detail = outcome['detail']
@@ -120,7 +120,7 @@ def test_the_verdict_has_a_timeline_and_counts_waits_for_the_device(
     assert 'timeline' in outcome['files'] and len(events) > 10 * FRAMES
 
 
-def test_a_user_who_may_see_nothing_is_told_so(camera_boot: VerifyBoot) -> None:
+def test_a_user_who_may_see_nothing_is_told_so(camera_boot: Boot) -> None:
     outcome = camera_boot.case(NOBODY)
     assert outcome['exit'] == 3, told(outcome)
     for words in ('not measured', 'root'):
@@ -131,7 +131,7 @@ def test_a_user_who_may_see_nothing_is_told_so(camera_boot: VerifyBoot) -> None:
 
 @pytest.mark.parametrize('name', _params(PROCESSES))
 def test_two_processes_share_the_frames_by_shared_memory(
-    name: str, camera_boot: VerifyBoot
+    name: str, camera_boot: Boot
 ) -> None:
     outcome = camera_boot.case(name)
     processes = outcome['processes']
@@ -142,7 +142,7 @@ def test_two_processes_share_the_frames_by_shared_memory(
 
 
 @pytest.mark.long
-def test_nodes_that_ran_already_go_on_with_what_the_card_needs(camera_boot: VerifyBoot) -> None:
+def test_nodes_that_ran_already_go_on_with_what_the_card_needs(camera_boot: Boot) -> None:
     """A card reads rows of 1366 pixels at multiples of 64 bytes only, copy-free or not at all."""
     outcome = camera_boot.case('two_processes')
     # By our own look: the card is attached to the camera's buffers while both run.
@@ -155,13 +155,13 @@ def test_nodes_that_ran_already_go_on_with_what_the_card_needs(camera_boot: Veri
 
 
 @pytest.mark.long
-def test_the_plain_link_was_one(camera_boot: VerifyBoot) -> None:
+def test_the_plain_link_was_one(camera_boot: Boot) -> None:
     outcome = camera_boot.case('plain_link')
     assert outcome['rung'] == 'ros_message' and outcome['copies']['from_ros'] >= FRAMES, outcome
 
 
 @pytest.mark.long
-def test_a_stock_pipeline_reads_the_drivers_own_buffers(camera_boot: VerifyBoot) -> None:
+def test_a_stock_pipeline_reads_the_drivers_own_buffers(camera_boot: Boot) -> None:
     reader = camera_boot.case('unixfd')['reader']
     assert len(reader['theirs']) > 2 and {*reader['theirs']} <= {*reader['own']}, reader
     assert reader['exporters'] == ['videobuf2_vmalloc'], reader
@@ -169,7 +169,7 @@ def test_a_stock_pipeline_reads_the_drivers_own_buffers(camera_boot: VerifyBoot)
 
 
 def test_no_buffer_and_nothing_of_its_tracing_is_left_in_the_kernel(
-    camera_boot: VerifyBoot,
+    camera_boot: Boot,
 ) -> None:
     left = camera_boot.case(AFTERWARDS)
     assert not any(left['left_on_device'].values())
@@ -177,9 +177,9 @@ def test_no_buffer_and_nothing_of_its_tracing_is_left_in_the_kernel(
 
 
 @pytest.mark.parametrize('name', checks_of(CAMERA_SUITES))
-def test_in_the_guest(name: str, camera_boot: VerifyBoot) -> None:
+def test_in_the_guest(name: str, camera_boot: Boot) -> None:
     camera_boot.must_hold(name)
 
 
-def test_the_kernel_is_content(camera_boot: VerifyBoot) -> None:
+def test_the_kernel_is_content(camera_boot: Boot) -> None:
     camera_boot.kernel_must_be_content()

@@ -101,44 +101,15 @@ def done_us(trace: str) -> dict[int, int]:
     return found
 
 
-class Stopwatch(list[tuple[int, int, int, int]]):
-    """Per frame: when it was captured, submitted, ready, and published."""
-
-    def observe(self, entry: InFlight, found: Detections) -> None:
-        now_ns = time.monotonic_ns()
-        assert isinstance(entry.job, AxlJob)
-        ready_ns = fence_info(entry.job.fence.fileno()).timestamp_ns
-        self.append((entry.frame.data.captured_ns, entry.submitted_ns, ready_ns, now_ns))
-
-
-def set_priority(running: RunningGraph, priority: int) -> None:
-    """Set the priority as a user does, and check that the threads have it."""
+def series(
+    running: RunningGraph, stopwatch: list[tuple[int, ...]], priority: int, wanted: int
+) -> dict[str, list[int]]:
+    """Set the priority as a user does, check that the threads have it, and measure."""
     for node in (running.graph.capture, running.graph.inference):
         (answer,) = node.set_parameters([Parameter('realtime_priority', value=priority)])
         assert answer.successful, answer.reason
-    thread = running.graph.inference.scheduler.thread.native_id
-    policy = os.sched_getscheduler(thread)
-    assert policy == (os.SCHED_FIFO if priority else os.SCHED_OTHER), (
-        f'the scheduler thread has policy {policy}, not priority {priority}'
-    )
-
-
-def raise_the_camera() -> None:
-    """Give vivid's thread the highest priority on the CPU."""
-    threads = [
-        int(comm.parent.name)
-        for comm in Path('/proc').glob('[0-9]*/comm')
-        if comm.read_text().startswith('vivid-')
-    ]
-    assert threads, 'vivid has no thread'
-    for thread in threads:
-        os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(VIVID_PRIORITY))
-
-
-def series(
-    running: RunningGraph, stopwatch: Stopwatch, priority: int, wanted: int
-) -> dict[str, list[int]]:
-    set_priority(running, priority)
+    policy = os.sched_getscheduler(running.graph.inference.scheduler.thread.native_id)
+    assert policy == (os.SCHED_FIFO if priority else os.SCHED_OTHER), (policy, priority)
     with busy():
         begin = len(stopwatch) + _SETTLING
         eventually(lambda: len(stopwatch) >= begin, _PATIENCE_S, _rarely)
@@ -162,7 +133,15 @@ def series(
 
 def main() -> int:
     wanted = int(sys.argv[1])
-    stopwatch = Stopwatch()
+    # Per frame: when it was captured, submitted, ready, and published.
+    stopwatch: list[tuple[int, ...]] = []
+
+    def observe(entry: InFlight, found: Detections) -> None:
+        now_ns = time.monotonic_ns()
+        assert isinstance(entry.job, AxlJob)
+        ready_ns = fence_info(entry.job.fence.fileno()).timestamp_ns
+        stopwatch.append((entry.frame.data.captured_ns, entry.submitted_ns, ready_ns, now_ns))
+
     for event in _BUFFER_EVENTS:
         write_control(TRACING / 'events' / event / 'enable', '1')
     found = {}
@@ -170,12 +149,19 @@ def main() -> int:
         ros() as context,
         RunningGraph(context, Variant(wanted, True, _CAPTURE, keep_all=False)) as running,
     ):
-        running.graph.inference.observers.append(stopwatch.observe)
+        running.graph.inference.observers.append(observe)
         running.start()
         assert eventually(lambda: len(stopwatch) > _SETTLING, _PATIENCE_S, _rarely), (
             running.figures()
         )
-        raise_the_camera()
+        vivid = [
+            int(comm.parent.name)
+            for comm in Path('/proc').glob('[0-9]*/comm')
+            if comm.read_text().startswith('vivid-')
+        ]
+        assert vivid, 'vivid has no thread'
+        for thread in vivid:
+            os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(VIVID_PRIORITY))
         for priority in PRIORITIES:
             began = time.monotonic()
             found[priority] = series(running, stopwatch, priority, wanted)
