@@ -51,11 +51,11 @@ FAULTS = [each for each in all_faults().values() if LONG or not each.long_only]
 
 
 @pytest.fixture(scope='module', autouse=True)
-def _no_speed_is_judged() -> Iterator[None]:
+def _process_as_it_began() -> Iterator[None]:
     """
-    Check no pauses and rates, as other tests run in parallel; ``make faults`` checks them.
+    Undo after the last fault, not after each, what a stage sets in this process.
 
-    Undo after the last fault what a stage sets in this process, such as variables.
+    Check no pauses and rates, as other tests run in parallel; ``make faults`` checks them.
     """
     with kept(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, 'MOST_PAUSE_S', 20.0)
