@@ -186,7 +186,12 @@ def fetch_root(recipe: Recipe, into: Path) -> None:
         step(f"fetching {recipe.name} from Debian's packages ({recipe.size})"),
         scratch_folder(into.parent) as scratch,
     ):
-        names = [*recipe.packages, *_renamed(recipe)]
+        renamed: dict[str, str] = {}
+        for package, prefix in recipe.renamed:
+            if of := renamed.get(package, package):
+                optional = prefix.endswith('?')
+                renamed[prefix] = resolve_dependency(of, prefix.rstrip('?'), optional=optional)
+        names = [*recipe.packages, *filter(None, renamed.values())]
         # The package libjpeg8 is empty and depends on the real one.
         names = [name if name != 'libjpeg8' else 'libjpeg-turbo8' for name in names]
         for deb in fetch(names, scratch / 'debs', suite=recipe.suite):
@@ -195,16 +200,6 @@ def fetch_root(recipe: Recipe, into: Path) -> None:
         _keep(recipe, scratch / 'tree', kept)
         (kept / 'complete').write_text(str(recipe.format))
         os.replace(kept, into)
-
-
-def _renamed(recipe: Recipe) -> list[str]:
-    found: dict[str, str] = {}
-    for package, prefix in recipe.renamed:
-        if found.get(package, package):
-            found[prefix] = resolve_dependency(
-                found.get(package, package), prefix.rstrip('?'), optional=prefix.endswith('?')
-            )
-    return [name for name in found.values() if name]
 
 
 def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:

@@ -45,23 +45,18 @@ def missing_packages() -> dict[str, str]:
     missing = {}
     if importlib.util.find_spec('ensurepip') is None:
         missing[f'python{version}-venv'] = "Python's ensurepip, to create an environment"
-    if not shutil.which('gcc'):
+    gcc = shutil.which('gcc')
+    if not gcc:
         missing['gcc'] = 'a C compiler, to build interface packages'
-    if not _has_header('stdio.h'):
+    # Debian's gcc may lack all headers.
+    find_header = ['gcc', '-E', '-include', 'stdio.h', '-x', 'c', os.devnull]
+    if not gcc or subprocess.run(find_header, capture_output=True, check=False).returncode:
         missing['libc6-dev'] = "the C library's headers"
     if not shutil.which('g++'):
         missing['g++'] = 'a C++ compiler, to build interface packages'
     if not Path(sysconfig.get_path('include'), 'Python.h').is_file():
         missing[f'python{version}-dev'] = 'Python.h, to build interface packages'
     return missing
-
-
-def _has_header(name: str) -> bool:
-    """Return whether a gcc finds the header ``name``: Debian's gcc may lack all headers."""
-    if not shutil.which('gcc'):
-        return False
-    command = ['gcc', '-E', '-include', name, '-x', 'c', os.devnull]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def ensure(log: Path) -> None:

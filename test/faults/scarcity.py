@@ -102,8 +102,8 @@ def emfile_inference(trial: Trial) -> None:
             before = witness.received
             stage.meanwhile(lambda: witness.received >= before + 30, 'frames')  # noqa: B023
             trial.must(stage.inference.alive, 'consumers that ended')
-            # Diagnostics from the time when the camera was off have another reason.
-            witness.forget_diagnostics()
+            # Forget diagnostics from the time when the camera was off: they have another reason.
+            witness.last = {}
             link = 'inference: link'
             stage.meanwhile(
                 lambda: witness.level(link) and "'ulimit -n'" in witness.text(link),  # noqa: B023

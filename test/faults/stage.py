@@ -205,7 +205,7 @@ class Stage:
 
     def held(self) -> dict[str, int]:
         """Return the slots that each holder has, by fresh diagnostics of the camera."""
-        self.witness.forget_diagnostics()
+        self.witness.last = {}
         values = until(lambda: self.witness.values('capture: pool'), 'diagnostics of the pool')
         return {name.strip(): int(count) for name, count in _HOLDER.findall(values['holders'])}
 
@@ -280,7 +280,9 @@ class Stage:
         By then it has all earlier frames that will ever arrive.
         """
         now_ns = time.monotonic_ns()
-        self.meanwhile(lambda: self.witness.last_captured_ns > now_ns, 'a frame of now')
+        of = self.witness
+        newer = lambda: any(stretch.last_ns > now_ns for stretch in of.stretches)  # noqa: E731
+        self.meanwhile(newer, 'a frame of now')
 
     def balance(self, trial: Trial, before: Account, bystanders: Collection[str] = ()) -> None:
         """

@@ -235,12 +235,6 @@ class Witness(Reader):
             self.stretches = [stretch.continued() for stretch in found[-1:]]
             return found
 
-    @property
-    def last_captured_ns(self) -> int:
-        """Return the capture time (CLOCK_MONOTONIC) of its last frame; 0 without."""
-        with self._lock:
-            return self.stretches[-1].last_ns if self.stretches else 0
-
     def expect(self, frames: int = 3, detections: int = 2) -> None:
         """Wait until this many more frames and detections have come."""
         wanted = self.received + frames, self.detections + detections
@@ -263,10 +257,6 @@ class Witness(Reader):
 
     def number(self, name: str, key: str) -> int:
         return int(self.values(name).get(key, '0'))
-
-    def forget_diagnostics(self) -> None:
-        """Drop earlier diagnostics, so that only new ones count."""
-        self.last = {}
 
     def _client(self, kind: Any, service: str) -> Any:
         if service not in self._clients:
