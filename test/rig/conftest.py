@@ -51,25 +51,14 @@ WANTED = {
 }
 #: Variants that only the long form and ``make rig`` run.
 LONG_RUNS = ('uncached', 'document')
-_BOOTS = pytest.StashKey[list[tuple[str, RigResult]]]()
-
-
-class _CountedRig(Rig):
-    def __init__(self, boots: list[tuple[str, RigResult]]) -> None:
-        super().__init__()
-        self._boots = boots
-
-    def run(self, *arguments: Any, **options: Any) -> RigResult:
-        result = super().run(*arguments, **options)
-        test = os.environ.get('PYTEST_CURRENT_TEST', '').rpartition(' ')[0]
-        self._boots.append((Path(test.partition('::')[0]).name, result))
-        return result
+#: The suites of each boot, and its result.
+_BOOTS: list[tuple[str, RigResult]] = []
 
 
 @pytest.fixture(scope='session')
-def rig(request: pytest.FixtureRequest) -> Rig:
+def rig() -> Rig:
     """Return a prepared rig; without one, skip the tests, or fail if it is required."""
-    rig = _CountedRig(request.config.stash.setdefault(_BOOTS, []))
+    rig = Rig()
     try:
         rig.prepare()
     except RigUnavailable as error:
@@ -146,6 +135,7 @@ def boot_suites(rig: Rig, out: Path, suites: str, *arguments: str, **options: An
         out_dir=out,
         **{'vivid': VIVID, 'memory_mib': MEMORY_MIB, **options},
     )
+    _BOOTS.append((suites, result))
     try:
         return Boot(result, json.loads((out / run_checks.RESULTS).read_text(encoding='utf-8')))
     except FileNotFoundError:
@@ -187,11 +177,10 @@ def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     return replace(boot, found=cases)
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print for each boot of the rig its test file, and how long it took."""
-    if not (boots := config.stash.get(_BOOTS, [])):
-        return
-    terminalreporter.section('kernel rig')
-    for name, result in boots:
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print for each boot its suites, how long it took, and how often the kernel complained."""
+    if _BOOTS:
+        terminalreporter.section('kernel rig')
+    for suites, result in _BOOTS:
         complaints = f'{len(result.complaints)} complaints of the kernel'
-        terminalreporter.write_line(f'{name:24s} {result.wall_s:7.1f} s  {complaints}')
+        terminalreporter.write_line(f'{suites:24s} {result.wall_s:7.1f} s  {complaints}')

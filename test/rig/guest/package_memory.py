@@ -181,15 +181,6 @@ def _pending(buffer: DmaBuf, access: CpuAccess) -> bool:
     return pending
 
 
-def _kernel_pending(buffer: DmaBuf, flags: int) -> bool:
-    with kernel.Buffer(os.dup(buffer.fileno())) as raw:
-        fence = raw.reservation_fence(flags)
-    try:
-        return not kernel.is_readable(fence)
-    finally:
-        os.close(fence)
-
-
 @check
 def a_job_in_flight_is_a_pending_fence_of_its_buffers() -> None:
     with bench() as b, kit.jobs_held() as let_go:
@@ -227,7 +218,10 @@ def an_imported_fence_is_what_the_users_of_that_buffer_wait_for() -> None:
             b.other.import_fence(job, access)
             assert not job.wait(0.0), 'importing consumed the fence'
             for flags, waits in ((kernel.SYNC_READ, reader_waits), (kernel.SYNC_WRITE, True)):
-                seen = _pending(b.other, CpuAccess(flags)), _kernel_pending(b.other, flags)
+                with kernel.Buffer(os.dup(b.other.fileno())) as raw:
+                    fence = raw.reservation_fence(flags)
+                seen = _pending(b.other, CpuAccess(flags)), not kernel.is_readable(fence)
+                os.close(fence)
                 equal(seen, (waits, waits), f'who with {flags} has to wait, fence of {access!r}')
             with kit.refused(AcceleratorError):
                 b.other.begin_cpu_access(BOTH, 0.05)

@@ -207,14 +207,6 @@ def _allocated(camera: Camera) -> Camera:
     return camera
 
 
-def _sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
-    """Run :func:`sabotage.sabotaged` on the kernel's camera, whose buffers are the driver's."""
-    camera = opened(SINGLE, size=(WIDTH, HEIGHT), rate=FPS)
-    camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
-    with closing(PlainGraph(_allocated(camera))) as running:
-        yield from sabotaged(running, running, names, out)
-
-
 def _of_heap(out: Path, heap: Heap) -> Outcome:
     """Run with buffers of a heap, which the CPU never maps."""
     base = {'heap': heap, 'now_ns': time.time_ns, 'ledger': CopyLedger()}
@@ -237,7 +229,11 @@ GRAPHS: dict[str, Callable[[Path], Outcome]] = {
 def cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     """Yield each case's outcome (from :data:`verifier.FRAMES` frames), then what is left."""
     try:
-        yield from _sabotaged(names, out)
+        # The kernel's camera, whose buffers are the driver's.
+        camera = opened(SINGLE, size=(WIDTH, HEIGHT), rate=FPS)
+        camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
+        with closing(PlainGraph(_allocated(camera))) as running:
+            yield from sabotaged(running, running, names, out)
     except Exception:
         yield 'sabotaged', {'error': traceback.format_exc()}
     for name, graph in GRAPHS.items():

@@ -112,21 +112,16 @@ def _attached_to(out: Path) -> Outcome:
     return outcome | {'nodes_exit': status, 'log': log.read_text().splitlines()}
 
 
-def _started(out: Path) -> Outcome:
-    """Let ``zc_verify`` start the nodes, and end them."""
-    return judged(
-        out / STARTED,
-        ['--wait', str(_PATIENCE_S), '--', *_command(out, {**SLOW, 'device': SINGLE})],
-    )
-
-
 def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     if not LONG:
         forker()
     imports = threading.Thread(target=import_module, args=['rig.guest.verify_graphs'])
     imports.start()
     if STARTED in names:
-        yield STARTED, guarded(lambda: _started(out)) | {'left_on_device': at_rest()}
+        # zc_verify starts the nodes, and ends them.
+        words = ['--wait', str(_PATIENCE_S), '--', *_command(out, {**SLOW, 'device': SINGLE})]
+        outcome = guarded(lambda: judged(out / STARTED, words))
+        yield STARTED, outcome | {'left_on_device': at_rest()}
     imports.join()
     if ATTACHED in names:
         yield ATTACHED, guarded(lambda: _attached_to(out)) | {'left_on_device': at_rest()}
