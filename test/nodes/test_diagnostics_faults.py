@@ -218,7 +218,9 @@ def test_a_model_is_not_called_slow_when_the_camera_stops(free_domain: int) -> N
         part, said = 'inference: detections', set[str]()
 
         def heard(words: str) -> bool:
-            said.add(run.text(part))
+            # On a machine that stops for seconds the model may be slow, and then it drops frames.
+            if run.values(part).get('dropped_newest_wins') == '0':
+                said.add(run.text(part))
             return words in run.text(part)
 
         assert not set_or_why_not(run.inference, 'max_rate', 5.0)
