@@ -30,7 +30,7 @@ from nodes.ros_kit import Managed, overrides, ros, status, wait_until_known
 import numpy as np
 import pytest
 import rclpy
-from rclpy.qos import QoSProfile
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.service_introspection import ServiceIntrospectionState
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import get_types_from_msg, get_typestore, Stores
@@ -137,6 +137,27 @@ def test_a_topic_is_read_once_though_the_lookout_looks_at_the_same_time(
         topics.close()
         assert list(node.subscriptions) == before
         node.destroy_node()
+
+
+def test_a_later_publisher_with_another_qos_is_recorded_too(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(recorder, '_LOOK_S', 0.01)
+    with ros(free_domain) as context:
+        node = rclpy.create_node('recorder', context=context)
+        first = node.create_publisher(String, 'status', 1)
+        topics = recorder.RecordedTopics(node, ['status'], print, warnings.append)
+        until(first.get_subscription_count)
+        quick = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+        later = node.create_publisher(String, 'status', quick)
+        until(lambda: later.get_subscription_count() == first.get_subscription_count() == 1)
+        topics.close()
+        node.destroy_node()
+    assert warnings == [
+        "topic '/status' has a new publisher with another QoS; the recorder subscribes again, and "
+        'a few messages may be missing'
+    ]
 
 
 def test_a_topic_of_a_service_is_left_out_with_advice(free_domain: int) -> None:

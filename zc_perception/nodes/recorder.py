@@ -33,7 +33,13 @@ import time
 from typing import Any, ClassVar
 
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import (
+    DurabilityPolicy,
+    qos_check_compatible,
+    QoSCompatibility,
+    QoSProfile,
+    ReliabilityPolicy,
+)
 import yaml
 
 from zc_perception.camera.mcap_file import Topic
@@ -72,6 +78,8 @@ from zc_perception.observe.metrics import RecentCount
 # Period of the search for new topics. It is short, because messages published before their topic
 # is found are lost.
 _LOOK_S = 0.1
+# In every tenth search, the publishers of the topics found so far are looked at again.
+_COMPARE_EVERY = 10
 _MESSAGES = 100
 _RULE = '=' * 80
 _NAMES = {'double': 'float64', 'float': 'float32', 'boolean': 'bool', 'octet': 'byte'}
@@ -167,6 +175,7 @@ class RecordedTopics:
         self._take = take
         self._warn = warn
         self._readers: dict[str, Any] = {}
+        self._looks = 0
         self._look()  # must end before the next line starts the calls of _look on another thread
         self._watch = LOOKOUT.watch(_LOOK_S, self._look)
 
@@ -181,8 +190,12 @@ class RecordedTopics:
         return sorted(self._readers)
 
     def _look(self) -> None:
+        self._looks += 1
+        compares = self._looks % _COMPARE_EVERY == 0
         for name, types in self._node.get_topic_names_and_types():
-            if name in self._readers or name == self._frames or name.endswith(SUFFIX):
+            if name in self._readers and not (compares and self._drop_if_unsuited(name)):
+                continue
+            if name == self._frames or name.endswith(SUFFIX):
                 continue
             if not any(fnmatchcase(name, pattern) for pattern in self._patterns):
                 continue
@@ -191,6 +204,20 @@ class RecordedTopics:
             ]
             if offers:
                 self._subscribe(name, types[0], offers)
+
+    def _drop_if_unsuited(self, name: str) -> bool:
+        """End the subscription of a topic if its QoS doesn't suit a publisher that came later."""
+        wanted = self._readers[name].qos_profile
+        writers = self._node.get_publishers_info_by_topic(name)
+        fits = [qos_check_compatible(writer.qos_profile, wanted)[0] for writer in writers]
+        if QoSCompatibility.ERROR not in fits:
+            return False
+        self._warn(
+            f"topic '{name}' has a new publisher with another QoS; the recorder subscribes again, "
+            'and a few messages may be missing'
+        )
+        self._node.destroy_subscription(self._readers.pop(name))
+        return True
 
     def _subscribe(self, name: str, msgtype: str, offers: Sequence[QoSProfile]) -> None:
         if '/msg/' not in msgtype:
