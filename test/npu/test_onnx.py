@@ -481,6 +481,7 @@ OPEN = {'name': 'y', 'shape': [1, 3, 7, WIDTH - 1]}
         ([3, 48, 64], FLOAT, {}, {}, "'x' 3x48x64, which lacks the axis of the batch; export"),
         ([2, 3, 48, 64], FLOAT, {}, {}, 'takes batches of 2 frames.*batch=1'),
         (SHAPE, FLOAT, {'inputs': 2}, {}, 'has 2 inputs .x, x1.; it needs one.*orig_target_sizes'),
+        ([3, 48, 64], FLOAT, {'inputs': 2}, {}, 'has 2 inputs .x, x1.'),
         (SHAPE, FLOAT, {'operator': 'NMS_TRT'}, {}, 'NMS_TRT.*: export it without this operator'),
         (SHAPE, FLOAT, {'beside_it': 'w.data'}, {}, 'copy that file, too, .*/w.data'),
         (SHAPE, FLOAT, {'opset': 99}, {}, 'opset 99, which is too new .*pip install -U onnxrunt'),

@@ -1213,13 +1213,13 @@ def _manifest(part: _Part) -> ModelManifest:
         raise ConfigError(missing)
     facts = None if file is None else facts_of(file)
     if facts is not None:
-        for picture in facts.pictures:
-            if len(picture.shape) == 3:  # torchvision's own examples export such models
-                raise ConfigError(
-                    f"model file '{file}' takes {picture}, which lacks the axis of the batch; "
-                    'export the model for a picture with four axes (torch.rand(1, 3, height, '
-                    'width))'
-                )
+        # Torchvision's own examples export such models.
+        if [len(picture.shape) for picture in facts.pictures] == [3]:
+            raise ConfigError(
+                f"model file '{file}' takes {facts.pictures[0]}, which lacks the axis of the "
+                'batch; export the model for a picture with four axes (torch.rand(1, 3, height, '
+                'width))'
+            )
         _complete(part, facts)
     classes = _classes(part)
     network = _input(part, engine, file)
