@@ -54,6 +54,7 @@ _DETECTION_OUTPUT: HeadOptions = {
     'columns': ['image class score box'],
     'background': 0,
 }
+_COCO = 90  # the highest number of COCO's classes, which have gaps
 _RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
 # An entry has: the contents of the outputs (the words that _word() returns, sorted); a regular
 # expression that the name of an output or input must match; the head; the usual values of the
@@ -311,6 +312,8 @@ def _several(
             re.search(pattern, name) for name in names
         ):
             found = _with_scores({**head, 'columns': words}, outputs, words, classes)
+            if pattern == _RF_DETR and (found.classes, classes) == (_COCO + 1, _COCO):
+                return Recognised(None, classes, _rf_detr(words), usual)
             if pattern == _HUGGING_FACE and 'background' in (found.head or {}):
                 return Recognised(None, classes, (_softmax(words, classes),))
             background = int(pattern == _RF_DETR and not classes)
@@ -340,6 +343,17 @@ def _several(
             ),
         )
     return Recognised()
+
+
+def _rf_detr(words: Sequence[str]) -> tuple[str, str]:
+    head = (
+        f'head: {{kind: boxes, columns: [{", ".join(words)}], coordinates: relative, '
+        'box_order: cxcywh, sigmoid: true, background: '
+    )
+    return (
+        f'{head}0}} (weights trained on COCO, whose classes begin at 1)',
+        f'{head}{_COCO}}} (weights of your own, whose classes begin at 0)',
+    )
 
 
 def _softmax(words: Sequence[str], classes: int) -> str:
