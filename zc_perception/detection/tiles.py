@@ -148,7 +148,7 @@ class Tiling(Letterbox):
 
     def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
         """
-        Yield, for each tile with detections, its region, its outputs and its detections' indices.
+        Yield a :class:`Ran` for each tile that has detections.
 
         :param rows: for each detection, its row number as :func:`decode` returns it.
         """

@@ -852,7 +852,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def given_up(self) -> str:
-        """Return why only a restart brings the camera back, see :class:`PerceptionNode`."""
+        """Return why the camera comes back only if the node restarts (:class:`PerceptionNode`)."""
         condition = self.supervisor.condition
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 

@@ -733,7 +733,7 @@ def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
         raise ConfigError(
             f"{manifest.path}: key 'head' is {manifest.head.kind}, but for a blank picture the "
             f'model yields {objection}; '
-            f'zc_model {manifest.file or manifest.path} says what the outputs can be'
+            f"zc_model {manifest.file or manifest.path} shows the model's outputs"
         )
 
 
@@ -971,7 +971,7 @@ def _tensor(values: Values, place: Place) -> TensorSpec:
         raise place.at('scale').refuse(scale, f'a number, or {shape[-1]} of them')
     if padding and len(padding) != len(shape):
         raise place.at('padding').refuse(
-            padding, f'a list with two numbers for each of the {len(shape)} axes of shape'
+            padding, f'a list of {len(shape)} pairs of numbers, one pair for each axis of shape'
         )
     return TensorSpec(
         name=values['name'],

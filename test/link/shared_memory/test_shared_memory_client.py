@@ -559,7 +559,7 @@ def test_a_wrong_user_is_not_talked_to(folder: Path, monkeypatch: pytest.MonkeyP
                 producer.serve(client).close()
                 continue
             attempt(client)
-            left(client, 'not_allowed', f'user {os.geteuid()} listens')
+            left(client, 'not_allowed', f'user {os.geteuid()}, who is not trusted, listens')
             with RawPeer(producer.listener.accept()[0]) as peer:
                 assert peer.receive()[0] == b'', 'not a word was said'
 

@@ -292,9 +292,9 @@ class ChannelMajorFilter:
     """
     A filter for values in which all cells of a class are adjacent in memory.
 
-    It computes each cell's maximum over the classes. If the previous frame had many candidates,
-    but in less than half of the cells, it compares every value with the threshold instead. That is
-    then quicker, and the result is equal.
+    It computes each cell's maximum over the classes. If many cells of the previous frame, but less
+    than half of its cells, reached the threshold, it compares every value with the threshold
+    instead. That is then quicker, and the result is equal.
 
     :param many: the least number of candidates of the previous frame for this comparison.
     """

@@ -340,7 +340,7 @@ class RemoteSlots:
                     'descriptors',
                     f'BUFFERS of {len(message.sizes)} buffers came with {len(fds)} descriptors',
                 )
-            raise ProtocolError('value', f'BUFFERS of more than {MAX_SLOTS} slots')
+            raise ProtocolError('value', f'BUFFERS messages for more than {MAX_SLOTS} slots came')
         buffers: list[DmaBuf] = []
         try:
             must_map = message.kind is BufferKind.MEMFD or self._requirements.reads_with_cpu

@@ -654,7 +654,7 @@ class SharedMemoryServer:
             # version, a HELLO has none.
             if fds:
                 raise ProtocolError(
-                    'descriptors', f'HELLO with {len(fds)} descriptors; it may have none'
+                    'descriptors', f'HELLO with {len(fds)} descriptors; a HELLO has none'
                 )
             # The HELLO may be old. If its consumer has closed the socket and connected again,
             # don't reserve slots for it twice.
