@@ -280,6 +280,8 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
         ({'output': np.zeros((1, 84, 9), np.float32)}, {}, TWO, 'otherwise export the model with'),
         (OBJECTS, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
         (OBJECTS, {}, THREE, r'head: yolox and input: {colour: bgr, .* or head: yolov5 \(YOLOv6'),
+        ({'boxes': padded(CORNERS, CELLS), 'scores': of_classes(3, CELLS).transpose(0, 2, 1)}, {},
+         THREE, 'otherwise export the model with'),
         ({'dets': padded(centres(True), 300), 'labels': logits(of_classes(91, 300))}, {},
          {'classes': [f'c{n}' for n in range(1, 91)]}, 'background: 0}.*COCO.* background: 90}'),
         ({'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)}, {},

@@ -319,7 +319,9 @@ def _several(
             background = int(pattern == _RF_DETR and not classes)
             return replace(found, classes=found.classes - background, input=usual)
     if sorted(words) == ['box', 'scores']:
-        rows = outputs[words.index('box')][1][-2]
+        rows, scored = (outputs[words.index(word)][1][-2] for word in ('box', 'scores'))
+        if None not in (rows, scored) and rows != scored:
+            return Recognised()  # PP-YOLOE without its NMS: a row for each class
         if size and rows in possible_rows(size, _USUAL):
             return _with_scores({**_YOLO_NAS, 'columns': words}, outputs, words, classes)
     if 'box' in ' '.join(words) and '' not in words:
