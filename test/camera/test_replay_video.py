@@ -569,16 +569,18 @@ S, START, COUNT = 1_000_000_000, 1_700_000_000_000_000_000, 12
 TOPIC = Topic('/front/image_raw/foxglove', VIDEO, DEFINITION)
 
 
-def access_units(codec: str = 'libx264', **options: str) -> list[bytes]:
+def access_units(
+    codec: str = 'libx264', size: tuple[int, int] = (128, 96), **options: str
+) -> list[bytes]:
     """Encode :func:`scene`, with key frames at 0, 5 and 10."""
     encoder: Any = av.CodecContext.create(codec, 'w')
-    encoder.width, encoder.height, encoder.pix_fmt = 128, 96, 'yuv420p'
+    encoder.width, encoder.height, encoder.pix_fmt = *size, 'yuv420p'
     encoder.time_base, encoder.gop_size = Fraction(1, 15), 5
     encoder.color_range, encoder.colorspace = 1, 1  # limited, BT.709
     encoder.options = {'tune': 'zerolatency', **options}
     packets = []
     for number in range(COUNT):
-        frame = frame_of(scene(number, 128, 96), 'yuv420p')
+        frame = frame_of(scene(number, *size), 'yuv420p')
         frame.pts, frame.time_base = number, encoder.time_base
         packets += encoder.encode(frame)
     return [bytes(packet) for packet in (*packets, *encoder.encode(None))]
@@ -620,6 +622,14 @@ def test_what_came_before_the_first_key_frame_counts_as_damaged(
     found = played(camera)
     assert len(found) == 7 and camera.statistics().bad == before + 1
     assert psnr(found[0][1][0], scene(5, 128, 96)[0]) > 35
+
+
+def test_the_place_where_the_size_changes_is_named(tmp_path: Path) -> None:
+    folder = record(tmp_path / 'a', [*access_units(), *access_units(size=(64, 48))])
+    at_ns = START + COUNT * S // 15 + 5_000_000
+    words = f'from 128x96 to 64x48; .*cut the file there, .*--start-nsecs {at_ns} -o OUT.mcap'
+    with pytest.raises(RecordingError, match=words):
+        played(replay(folder))
 
 
 def test_a_black_box_is_played_from_its_first_picture_on(tmp_path: Path) -> None:

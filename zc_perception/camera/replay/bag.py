@@ -663,10 +663,11 @@ class BagSource(FrameSource):
 
     def _check_size(self, width: int, height: int) -> None:
         if (width, height) != self._own:
+            _, recorded_ns, _ = self._last_ns or (0, 0, 0)
             raise RecordingError(
                 f"recording '{self.name}' changes from {self._own[0]}x{self._own[1]} to "
-                f'{width}x{height}; '
-                "play its parts one by one: set parameter 'replay_start' to the change's time"
+                f'{width}x{height}; play its files one by one, or cut the file there, for example '
+                f"with 'mcap filter IN.mcap --start-nsecs {recorded_ns} -o OUT.mcap'"
             )
 
     def notice(self) -> str:
