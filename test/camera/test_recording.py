@@ -428,6 +428,18 @@ def test_a_copy_that_broke_off_before_the_last_file_is_named(
     assert len(played(camera)) == 4
 
 
+def test_a_file_that_was_not_copied_is_named(tmp_path: Path, make_pool: MakePool) -> None:
+    for _ in range(3):
+        record(tmp_path / 'a', make_pool(16, 8), 1)
+    file = tmp_path / 'a' / 'a_1.mcap'
+    file.unlink()
+    sentence = f"'{file}' is missing, but metadata.yaml lists it"
+    camera = replay(tmp_path / 'a')
+    assert camera.notices() == (sentence,)
+    assert len(played(camera)) == 2
+    assert finish_recording(tmp_path / 'a')[1][0] == sentence
+
+
 @pytest.mark.parametrize('size', [1 << 45, (1 << 63) + 1])
 def test_a_chunk_whose_length_is_damaged_costs_only_what_follows_it(
     size: int, tmp_path: Path, make_pool: MakePool

@@ -593,17 +593,28 @@ def _information(parts: Parts) -> dict[str, object]:
 
 def read_parts(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
     """
-    Return the contents of a folder's MCAP files, and a sentence for each unreadable file.
+    Return the contents of a folder's MCAP files, and a sentence for each bad or missing file.
 
     :raises OSError: the disk fails, or this process may not read the folder.
     """
-    parts, bad = [], []
+    parts, bad = [], _missing(folder)
     for path in parts_in(folder):
         try:
             parts.append((path.name, read_contents(path)))
         except RecordingError as error:
             bad.append(f'{error}; it is left out')
     return parts, bad
+
+
+def _missing(folder: Path) -> list[str]:
+    """Return a sentence for each file that ``metadata.yaml`` lists, but *folder* doesn't have."""
+    try:
+        described = yaml.safe_load((folder / METADATA).read_text(encoding='utf-8'))
+        names = described['rosbag2_bagfile_information']['relative_file_paths']
+        paths = [folder / name for name in names if not (folder / name).exists()]
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        return []  # there is no metadata.yaml, or it lists nothing
+    return [f"'{path}' is missing, but {METADATA} lists it" for path in paths]
 
 
 def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
