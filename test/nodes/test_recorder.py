@@ -160,6 +160,30 @@ def test_a_later_publisher_with_another_qos_is_recorded_too(
     ]
 
 
+def test_a_message_package_without_its_library_costs_only_its_own_topics(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def incomplete(kind: type[Any]) -> str:
+        if kind is CompressedVideo:
+            raise RuntimeError("Could not import 'rosidl_typesupport_c'")
+        return 'x'
+
+    monkeypatch.setattr(recorder, 'definition_of', incomplete)
+    warnings: list[str] = []
+    with ros(free_domain) as context:
+        node = rclpy.create_node('recorder', context=context)
+        for kind, name in ((CompressedVideo, 'a'), (String, 'b')):
+            node.create_publisher(kind, name, 1)
+        topics = recorder.RecordedTopics(node, ['a', 'b'], print, warnings.append)
+        until(lambda: topics.names == ['/b'])
+        topics.close()
+        node.destroy_node()
+    assert warnings[0] == (
+        "topic '/a' is not recorded: RuntimeError: Could not import 'rosidl_typesupport_c'; "
+        'install the whole package of foxglove_msgs/msg/CompressedVideo'
+    )
+
+
 def test_a_topic_of_a_service_is_left_out_with_advice(free_domain: int) -> None:
     warnings: list[str] = []
     with ros(free_domain) as context:

@@ -51,7 +51,7 @@ from zc_perception.camera.recording import (
     Recorder,
     RecorderStatistics,
 )
-from zc_perception.errors import ConfigError, FrameReleasedError
+from zc_perception.errors import ConfigError, FrameReleasedError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import SUFFIX
 from zc_perception.link.endpoints import AdaptedSubscription
@@ -202,8 +202,16 @@ class RecordedTopics:
             offers = [
                 writer.qos_profile for writer in self._node.get_publishers_info_by_topic(name)
             ]
-            if offers:
+            if not offers:
+                continue
+            try:
                 self._subscribe(name, types[0], offers)
+            # Errors of an incomplete package have no common class. One topic must not stop others.
+            except Exception as error:
+                self._warn(
+                    f"topic '{name}' is not recorded: {one_line(error)}; "
+                    f'install the whole package of {types[0]}'
+                )
 
     def _drop_if_unsuited(self, name: str) -> bool:
         """End the subscription of a topic if its QoS doesn't suit a publisher that came later."""
@@ -226,11 +234,7 @@ class RecordedTopics:
                 "or action; 'ros2 bag record' can record it"
             )
             return
-        try:
-            kind = message_class(msgtype)
-        except ImportError as error:
-            self._warn(f"topic '{name}' is not recorded: {error}; install the package")
-            return
+        kind = message_class(msgtype)
         # By rosbag2's rules: choose a QoS that is compatible with all publishers of the topic.
         latched = _is_latched(offers)
         careful = all(each.reliability == ReliabilityPolicy.RELIABLE for each in offers)
