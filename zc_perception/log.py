@@ -30,7 +30,7 @@ _MOST = 64
 
 class Seldom:
     """
-    Log a message, but the same message again only after an interval; thread-safe.
+    Log a message; log the same message again only after an interval. Thread-safe.
 
     :param say: logs or prints a text. rclpy demands that one line of code always logs with the
         same severity, so a function is passed and not a logger with a severity.

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Call a function in a process of its own, because it may hang, crash, or use much memory.
+Call a function in a new process, because the function may hang, crash, or use much memory.
 
 In this module, such a function is a question. It loads vendors' libraries, GStreamer's plugins,
 rclpy or models. Its result, the answer, is one line of JSON on a separate pipe, because libraries

@@ -224,7 +224,7 @@ class Check:
     One check, which yields one finding, or one for each subject if it has several.
 
     :param id: ``GROUP.NAME``. It must not change, because programs may rely on it.
-    :param about: the things that it checks, in a few words, for the list of checks.
+    :param about: what the check examines, in a few words, for the list of checks.
     :param function: the function to run, or its place as ``module:function``: the module is
         imported when the check runs.
     """

@@ -400,8 +400,8 @@ class DmaBuf:
         Name the buffer (DMA_BUF_SET_NAME); fdinfo and bufinfo show the name, to trace leaks.
 
         :param name: printable, at most 31 bytes of UTF-8.
-        :returns: ``False`` if the buffer can't be named: a memfd, any buffer on a kernel before
-            5.3, or on a kernel before 5.8 while a device is attached.
+        :returns: ``False`` if the buffer can't be named: a memfd; any buffer on a kernel before
+            5.3; a buffer to which a device is attached on a kernel before 5.8.
         :raises ValueError: the name is too long or not printable.
         """
         # The ioctl's argument is the string's address: fcntl.ioctl() passes the address of bytes.

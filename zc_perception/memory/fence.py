@@ -366,8 +366,8 @@ class Waker:
         events = poller.poll(timeout_ms)
         broken = [fd for fd, event in events if not event & select.POLLIN]
         if broken and len(broken) == len(events):
-            # poll() always returns at once for a descriptor that is closed, or the other end of
-            # which is closed: wait without such descriptors.
+            # poll() always returns at once for a descriptor that is closed, or whose other end
+            # is closed: wait without such descriptors.
             for fd in broken:
                 poller.unregister(fd)
             poller.poll(_soon(timeout_ms))

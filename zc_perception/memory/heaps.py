@@ -98,7 +98,8 @@ def heap_order(use: HeapUse, *, dma_heaps: str = '', nvmap: str = '') -> list[st
     - CAMERA: on a Jetson, CMA first, because the ISP and NVMM need contiguous memory. Elsewhere,
       the system heap first, because CMA is small (256 MB on the reference vehicle). A participant
       of the negotiation that needs contiguous memory asks for it.
-    - CAMERA_IMPORT: the same without memfd, because the camera's driver has to import the buffers.
+    - CAMERA_IMPORT: the same order without memfd, because the camera's driver has to import the
+      buffers.
     - NPU_RESULT: CMA, then the system heap. PCIe DMA needs contiguous memory unless an IOMMU joins
       the pages. No memfd, because a device writes the buffers.
 

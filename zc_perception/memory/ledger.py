@@ -16,7 +16,9 @@
 """
 The copy ledger: all code that touches pixels with the CPU books the bytes here, with a reason.
 
-The package itself keeps the ledger, so ``zc_verify`` also looks for copies by the kernel's events.
+The ledger has only the copies that code books. So ``zc_verify`` also looks for unbooked copies,
+by the kernel's events.
+
 This file isn't in ``observe/``, because cameras and accelerators use it, and they may not import
 higher folders.
 """
@@ -42,10 +44,10 @@ class CopyLedger:
     Reasons in use: ``draw`` (a software camera or a program writes its frame), ``decode`` (a
     recording's or a webcam's picture is decoded), ``tensor`` (an accelerator on the CPU reads the
     frame), ``to_ros`` and ``from_ros`` (conversion to and from ``sensor_msgs/Image``), ``debayer``
-    (an additional pass for Bayer), ``to_jpeg``, ``overlay``, ``masks``, ``record``, ``snapshot``,
-    ``mend`` (a webcam's faulty JPEG is copied to mend it), ``gstreamer_copy`` (a frame of a
-    GStreamer camera is copied, because it isn't in a dma-buf), ``gstreamer`` (an element of
-    ``gstreamer_node``'s pipeline reads the frame), ``unixfd_first`` (a GStreamer reader's first
+    (an extra pass over a Bayer frame), ``to_jpeg``, ``overlay``, ``masks``, ``record``,
+    ``snapshot``, ``mend`` (a webcam's faulty JPEG is copied to mend it), ``gstreamer_copy`` (a
+    GStreamer camera's frame is copied, because it isn't in a dma-buf), ``gstreamer`` (an element
+    of ``gstreamer_node``'s pipeline reads the frame), ``unixfd_first`` (a GStreamer reader's first
     pictures, copied because of padded rows), ``bgr`` and ``copy`` (a program calls the frame's
     methods of these names).
     """

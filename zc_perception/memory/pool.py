@@ -304,7 +304,7 @@ class Remainder(NamedTuple):
     :param slots: number of slots with a lease or a pending fence.
     :param fences: the pending fences; call :meth:`BufferPool.reap` again when one signals.
     :param deadline: the earliest deadline of these fences, in seconds of CLOCK_MONOTONIC; call
-        :meth:`BufferPool.reap` again then at the latest. ``None``: no fence is pending.
+        :meth:`BufferPool.reap` again at that time at the latest. ``None``: no fence is pending.
     """
 
     slots: int
@@ -415,9 +415,9 @@ class BufferPool:
     **States of a slot:** free → filling → leased → waiting for release fences → free.
 
     1. :meth:`acquire` hands a free slot to the producer and increments the slot's generation, so
-    that the pool recognises leases of earlier uses. If no slot is free, the producer
-    drops the new frame, which is counted; :meth:`describe_holders` lists the holders for the log.
-    With *wait_s*, the producer waits for a free slot. A reader of a file can wait, a camera can't.
+    that the pool recognises leases of earlier uses. If no slot is free, the producer drops the new
+    frame, and the pool counts it; :meth:`describe_holders` lists the holders for the log. With
+    *wait_s*, the producer waits for a free slot. A reader of a file can wait, a camera can't.
     :meth:`discard` takes back a slot that was not published.
     2. :meth:`lease` makes a lease for a consumer, while the slot is being filled or leased. The
     frame waits for this consumer until :meth:`hand_out`; from then on the consumer holds it.
@@ -1476,7 +1476,11 @@ Identities = tuple[BufferIdentity, ...]
 
 
 def identities_of(buffers: Buffers) -> Identities:
-    """Return the identities of one frame's buffers; a descriptor's duplicate has the same one."""
+    """
+    Return the identities of one frame's buffers.
+
+    A duplicate of a descriptor has the same identity.
+    """
     return tuple(buffer.identity for buffer in buffers)
 
 
@@ -1496,7 +1500,8 @@ class BorrowedMemory(NamedTuple):
         """
         Return the identity of the descriptor's memory.
 
-        The descriptor's number is no identity: the system may reuse it when the owner closes it.
+        The descriptor's number is no identity: the system may reuse the number after the owner has
+        closed the descriptor.
         """
         status = os.fstat(self.number)
         return BufferIdentity(status.st_dev, status.st_ino)
@@ -1504,7 +1509,7 @@ class BorrowedMemory(NamedTuple):
 
 def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) -> Buffers:
     """
-    Return one buffer with a duplicated descriptor for each part; if one fails, close them all.
+    Return one buffer, with a duplicated descriptor, for each part; if a part fails, close all.
 
     :param heap: the allocator's name, if known.
     :raises AllocationError: a part is neither a dma-buf nor memory whose size can't change.

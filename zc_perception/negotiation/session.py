@@ -97,7 +97,8 @@ class Outcome:
     """
     A participant's verdict and the reason for it.
 
-    REFUSED: the participant's constraints don't suit. FELL_BACK: its trial import failed.
+    REFUSED: the participant's constraints don't suit the buffers or the earlier participants.
+    FELL_BACK: its trial import failed.
     """
 
     verdict: Verdict
@@ -282,7 +283,7 @@ class BufferSession:
             self._outcomes.pop(consumer, None)
 
     def objection(self, consumer: Consumer) -> str:
-        """Return why *consumer* must not get the buffers; empty: it may, or no buffers exist."""
+        """Return why *consumer* must not get buffers; empty: it may get them, or none exist."""
         with self._lock:
             if self._settings is None:
                 return ''

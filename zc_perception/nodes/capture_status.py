@@ -32,8 +32,8 @@ from zc_perception.observe.metrics import RATE_S, RecentCount, RecentRates, Stag
 # Measure a camera's rate over at least the time that this many frames take at the target rate, so
 # that one frame more or less does not matter.
 _JUDGED_FRAMES = 10
-# Report a camera below this share of its target rate. It is less than one half, because some
-# sensors expose longer in the dark and then give half of their rate.
+# Report a camera that reaches less than this share of its target rate. The share is less than one
+# half, because some sensors expose longer in the dark and then give half of their rate.
 _FAR_BELOW = 0.45
 # Stamps that are further ahead of the clock than this mean that the clock was set back. A smaller
 # lead is jitter.

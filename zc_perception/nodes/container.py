@@ -269,7 +269,8 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
     Return the first entry point called *plugin* of *package*.
 
     :param entries: all entry points of components, in the order of sys.path.
-    :raises LoadError: there is no such entry point; the detail names those that there are.
+    :raises LoadError: there is no such entry point; the detail names the packages or plugins
+        that exist.
     """
     own: dict[str, EntryPoint] = {}
     for entry in entries:

@@ -577,7 +577,7 @@ class LoadComponents(LoadComposableNodes):
         return actions
 
     def load_again(self, context: LaunchContext) -> None:
-        """Load the components again at a start of the container; do nothing at the first start."""
+        """Load the components after a restart of the container; do nothing at the first start."""
         self._starts += 1
         if self._starts > 1:
             load, requests = self._load_in_sequence, self._requests
