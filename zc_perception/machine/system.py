@@ -317,5 +317,5 @@ def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
 
 
 def trial_heaps(system: System) -> list[str]:
-    """Return the heaps to try: all heaps of the machine, and ``memfd``, their substitute."""
+    """Return the heaps to try: those of the machine, and ``memfd``, which every machine has."""
     return [*heap_nodes(system), 'memfd']

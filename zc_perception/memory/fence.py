@@ -359,8 +359,8 @@ class Waker:
         else:
             poller.register(self._fd.fileno(), select.POLLIN)
         for fence in fences:
-            # Leave out a fence that can't be polled. The wait doesn't end when it signals, but at
-            # the latest after timeout_s: callers choose timeout_s by the fences' deadlines.
+            # Leave out a fence that can't be polled. This fence's signal doesn't end the wait, but
+            # timeout_s does: callers choose timeout_s by the fences' deadlines.
             with contextlib.suppress(ValueError, OSError):
                 poller.register(fence.fileno(), select.POLLIN)
         events = poller.poll(timeout_ms)

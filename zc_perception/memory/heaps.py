@@ -267,7 +267,7 @@ def _absent(candidates: Sequence[str], missing: set[str]) -> list[str]:
     """
     Return a list with one sentence about the *missing* device files; empty: nothing to report.
 
-    CMA has several names, so it is reported only if *missing* has all of them.
+    The CMA heap has one of several names, so it is reported only if all of them are *missing*.
     """
     cma = [name for name in candidates if is_contiguous(name)]
     absent = []

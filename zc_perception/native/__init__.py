@@ -37,8 +37,8 @@ from types import ModuleType
 
 PLAIN_VARIABLE = 'ZC_PLAIN'
 """Environment variable: 1 makes everything run in Python, even with a compiled module."""
-# module.c has the same number. Raise both if, after a change, the new Python code can't work with
-# an older compiled module, or older Python code with the new module.
+# module.c has the same number. Raise both numbers if new Python code can't work with an older
+# compiled module, or if older Python code can't work with the new module.
 _VERSION = 6
 
 

@@ -128,7 +128,8 @@ class ContainerExecutor(Executor):
 
     :param name: name of the threads; a number is appended.
     :param on_error: called with a node and the exception of its callback, on the thread that ran
-        the callback; the node is ``None`` for a task. The function must not raise.
+        the callback; the node is ``None`` if a task of the executor raised. The function must not
+        raise.
     :param on_end: called on each of these threads that ends without :meth:`stop`: the context was
         shut down, or waiting for work has failed too often (then attribute ``failure`` has the
         traceback).

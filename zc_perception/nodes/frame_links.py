@@ -314,7 +314,8 @@ class FrameServer:
 
     ``server`` is ``None`` if parameter ``shared_memory`` is false.
 
-    :raises ConfigError: a group doesn't exist, or the folder for the socket can't be used.
+    :raises ConfigError: the group that ``shared_memory_group`` names doesn't exist, or the folder
+        for the socket can't be used.
     """
 
     def __init__(

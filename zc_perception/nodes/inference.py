@@ -72,7 +72,7 @@ from zc_perception.parameters import whole_number
 if TYPE_CHECKING:
     from zc_perception.nodes.stages import BoxesInSpace
 
-# Let a frame pass that is early by at most this share of a period: cameras jitter, and without
+# Let a frame pass if it is early by at most this share of a period: cameras jitter, and without
 # this margin a limit equal to the camera's rate would halve the rate.
 _EARLY = 0.125
 
