@@ -219,7 +219,7 @@ def format_offers(codes: Iterable[int]) -> tuple[tuple[FormatOffer, ...], dict[s
 
 
 def _rank(offer: FormatOffer) -> tuple[bool, int]:
-    """Rank LINEAR formats before tiled ones, because every consumer can read them."""
+    """Rank LINEAR formats first, because every consumer can read LINEAR frames."""
     place = _PREFERRED.index(offer.fourcc) if offer.fourcc in _PREFERRED else len(_PREFERRED)
     return offer.modifier != LINEAR, place
 

@@ -156,7 +156,9 @@ class WindowWarnings:
                         f'{describe_full(window.granted, window.in_hand, slow)}; '
                     )
                     + (
-                        slow.advice if slow else 'release them, or drop the arrays of their pixels'
+                        slow.advice
+                        if slow
+                        else 'release these frames, or drop the arrays of their pixels'
                     ),
                     window.publisher_id,
                 )
