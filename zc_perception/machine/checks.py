@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Status(Enum):
-    """The result of a check. ``SKIP``: the check does not apply here; the finding says why."""
+    """The result of a check. ``SKIP``: the check does not apply; the finding says why."""
 
     OK = 'ok'
     WARN = 'warn'

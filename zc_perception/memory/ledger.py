@@ -19,8 +19,8 @@ The copy ledger: all code that touches pixels with the CPU books the bytes here,
 The ledger has only the copies that code books. So ``zc_verify`` also looks for unbooked copies,
 by the kernel's events.
 
-This file isn't in ``observe/``, because cameras and accelerators use it, and they may not import
-higher folders.
+This file isn't in ``observe/``, because cameras and accelerators use this file, but may not import
+``observe/``, which is a higher layer.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class GStreamerNode(PerceptionNode):
         if not name:
             raise ConfigError(
                 f"parameter 'encoder' is '{wanted}', but GStreamer has no {' or '.join(names)} "
-                'here; install gstreamer1.0-plugins-ugly '
+                'on this machine; install gstreamer1.0-plugins-ugly '
                 '(x264enc) or gstreamer1.0-plugins-bad (openh264enc), or set parameter '
                 "'pipeline' to a pipeline with the encoder of your hardware"
             )

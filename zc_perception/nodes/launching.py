@@ -172,7 +172,7 @@ def common_arguments(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
             'accelerator',
             default_value=FROM_FILE,
             choices=[FROM_FILE, AUTO, *ACCELERATORS.names],
-            description='Where the model runs; auto: the best accelerator that works here; '
+            description='Where the model runs; auto: the best one that works on this machine; '
             'from_file: the accelerator that the parameter file names.',
         ),
         *([picture] if overlay else []),
