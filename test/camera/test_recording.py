@@ -483,7 +483,10 @@ def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, make_pool: M
         until(lambda: recorder.statistics().recorded == 2, 'both are written')
         with pytest.raises(ConfigError, match=r"a_0\.mcap' is still being recorded"):
             finish_recording(tmp_path / 'a')
-        assert len(played(replay(tmp_path / 'a'))) == 2, 'what is there can be played'
+        camera = replay(tmp_path / 'a')
+        (notice,) = camera.notices()
+        assert notice.endswith("a_0.mcap' is still being recorded; what it has now is played")
+        assert len(played(camera)) == 2, 'what is there can be played'
     assert len(by_rosbags(tmp_path / 'a')) == 2
 
 

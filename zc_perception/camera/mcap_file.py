@@ -650,11 +650,27 @@ def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str
 
 def _finish(path: Path, contents: Contents) -> None:
     with path.open('rb') as file:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(f"'{path}' is still being recorded; end zc_record first") from error
+        if not _locked(file, fcntl.LOCK_EX):
+            raise ConfigError(f"'{path}' is still being recorded; end zc_record first")
         finish_file(path, contents, describe_alone(path.name, contents))
+
+
+def _locked(file: BinaryIO, kind: int) -> bool:
+    """Lock a file until it is closed; return whether no recorder holds its lock."""
+    try:
+        fcntl.flock(file.fileno(), kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_being_recorded(path: Path) -> bool:
+    """Return whether a recorder is writing the file now."""
+    try:
+        with path.open('rb') as file:
+            return not _locked(file, fcntl.LOCK_SH)
+    except OSError:  # the file is gone, or its file system has no locks
+        return False
 
 
 IMAGE = 'sensor_msgs/msg/Image'

@@ -43,6 +43,7 @@ from zc_perception.camera.mcap_file import (
     Contents,
     describe,
     describe_alone,
+    is_being_recorded,
     LIBRARY,
     METADATA,
     parts_in,
@@ -768,6 +769,9 @@ def _incomplete_notice(path: Path) -> str:
         cut = [path / name for name, contents in parts if not contents.finished]
     else:
         found, cut = [], [path] if path.suffix == SUFFIX and is_unfinished(path) else []
+    if cut and is_being_recorded(cut[-1]):
+        file = cut.pop()
+        found.append(f"'{file}' is still being recorded; what it has now is played")
     if cut:
         files = ', '.join(f"'{file.name}'" for file in cut)
         found.append(
