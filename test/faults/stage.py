@@ -59,6 +59,7 @@ CAMERA = {
 }  # fmt: skip
 MODEL = {'model': 'hog', 'timeout': 20.0, 'copy_free': 'required'}
 _HOLDER = re.compile(r'([^,]+?) holds (\d+) slot')
+_CAMERA = 'capture: camera'
 _KNOWN = {'capture', 'inference', 'overlay', NAME}
 
 
@@ -82,11 +83,8 @@ class Running(Program):
 
     def __init__(self, name: str | Sequence[str], *args: str, domain: int) -> None:
         super().__init__(name, *args, domain=domain, cold=True)
-
-    @property
-    def pid(self) -> int:
-        """The program's process id; the wrapper's if that doesn't exec the program."""
-        return self.process.pid
+        # The wrapper's if that doesn't exec the program.
+        self.pid = self.process.pid
 
     @property
     def alive(self) -> bool:
@@ -218,7 +216,9 @@ class Stage:
         self.witness.expect(5, 3)
 
     def _no_slot(self) -> tuple[int, int]:
-        return self.capture.pid, int(self.witness.fresh('capture: camera')['dropped_no_free_slot'])
+        before = self.witness.last.get(_CAMERA)
+        until(lambda: self.witness.last.get(_CAMERA) is not before, f'news of {_CAMERA}')
+        return self.capture.pid, int(self.witness.values(_CAMERA)['dropped_no_free_slot'])
 
     def account(self) -> Account:
         no_slot = self._no_slot()

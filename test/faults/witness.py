@@ -249,12 +249,6 @@ class Witness(Reader):
         bad = {name: text for name, text in self.messages().items() if self.level(name)}
         return f'{link}{self.received} frames, {self.detections} detections, {bad}'
 
-    def fresh(self, name: str) -> dict[str, str]:
-        """Return the next :meth:`values` that are published from now on."""
-        before = self.last.get(name)
-        until(lambda: self.last.get(name) is not before, f'news of {name}')
-        return self.values(name)
-
     def number(self, name: str, key: str) -> int:
         return int(self.values(name).get(key, '0'))
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import compileall
-from dataclasses import dataclass
 from functools import partial
 import hashlib
 import importlib.metadata
@@ -75,18 +74,16 @@ _FORMAT = 1
 _TIMEOUT_S = 1800.0
 
 
-@dataclass(frozen=True)
 class Tools:
-    root: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        libraries = [str(self.root / part / 'x86_64-linux-gnu') for part in ('usr/lib', 'lib')]
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        libraries = [str(root / part / 'x86_64-linux-gnu') for part in ('usr/lib', 'lib')]
         known = os.environ.get('LD_LIBRARY_PATH')
-        return {
-            'PATH': f'{os.environ.get("PATH", "")}:{self.root / "usr/bin"}',
+        self.environment = {
+            'PATH': f'{os.environ.get("PATH", "")}:{root / "usr/bin"}',
             'LD_LIBRARY_PATH': ':'.join([known, *libraries] if known else libraries),
         }
+        self.cross = build.CrossCompiler(f'{_TRIPLET}-', ARCHITECTURE, self.environment)
 
     @property
     def qemu(self) -> Path:
@@ -97,17 +94,13 @@ class Tools:
             )
         return Path(path)
 
-    @property
-    def cross(self) -> build.CrossCompiler:
-        return build.CrossCompiler(f'{_TRIPLET}-', ARCHITECTURE, self.environment)
-
 
 class Arm64Rig(Rig):
     """A rig whose guest has a root of its own, see :class:`Rig`; it never installs anything."""
 
     def __init__(self) -> None:
         """Choose the cache; nothing is read or fetched before `prepare`."""
-        super().__init__(cache_folder=packages.rig_folder() / ARCHITECTURE, install=False)
+        super().__init__(folder=ARCHITECTURE, install=False)
         self.tools: Tools | None = None
         self._root: Path | None = None
 

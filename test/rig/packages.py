@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 import json
 import lzma
 from pathlib import Path
@@ -37,7 +36,7 @@ from typing import Any
 
 from environment.debian_packages import fetch, resolve_dependency, unpack
 from environment.errors import SetupError
-from environment.paths import cache_folder, scratch_folder
+from environment.paths import scratch_folder
 
 from . import RigUnavailable
 
@@ -64,11 +63,6 @@ def ran(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[s
     """Run the command; ``stdout`` of the result has its errors, too."""
     pipes: Any = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT}
     return subprocess.run(command, text=True, check=False, **pipes, **options)
-
-
-def rig_folder() -> Path:
-    """Return the rig's cache folder: ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``."""
-    return cache_folder() / 'rig'
 
 
 def checked_folder(folder: Path) -> Path:
@@ -103,33 +97,18 @@ def keep_newest(entries: Iterable[Path], count: int) -> None:
             entry.unlink()
 
 
-@dataclass(frozen=True)
 class Kernel:
-    version: str
-    root: Path
-    flavour: str = ORDINARY
-
-    @property
-    def release(self) -> str:
-        return f'{self.version}-{self.flavour}'
-
-    @property
-    def foreign(self) -> str:
-        """Return the architecture of its packages where it is not this machine's."""
-        return ARM64 if self.flavour == ARM64 else ''
-
-    @property
-    def image(self) -> Path:
-        return self.root / 'boot' / f'vmlinuz-{self.release}'
-
-    @property
-    def headers(self) -> Path:
-        return self.root / 'usr/src' / f'linux-headers-{self.release}'
-
-    @property
-    def wanted_modules(self) -> tuple[str, ...]:
-        """Return the modules to unpack for it, besides their dependencies."""
-        return (*BOOT_MODULES, *CAMERA_MODULES, *(() if self.flavour == ARM64 else USB_MODULES))
+    def __init__(self, version: str, root: Path, flavour: str = ORDINARY) -> None:
+        self.version, self.root, self.flavour = version, root, flavour
+        self.release = f'{version}-{flavour}'
+        self.image = root / 'boot' / f'vmlinuz-{self.release}'
+        self.headers = root / 'usr/src' / f'linux-headers-{self.release}'
+        # The architecture of its packages where it is not this machine's.
+        self.foreign = ARM64 if flavour == ARM64 else ''
+        # The modules to unpack for it, besides their dependencies.
+        self.wanted_modules = (
+            *BOOT_MODULES, *CAMERA_MODULES, *(() if self.foreign else USB_MODULES)
+        )  # fmt: skip
 
     @property
     def complete(self) -> bool:

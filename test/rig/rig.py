@@ -25,7 +25,7 @@ import shutil
 import subprocess
 from typing import Any
 
-from environment.paths import locked
+from environment.paths import cache_folder, locked
 from long_form import LONG
 
 from . import build, machine, packages, RigError, RigUnavailable
@@ -42,12 +42,13 @@ class Rig:
     A kernel, a module and an initramfs in a cache, and a way to run commands on them.
 
     ``install`` allows `prepare` to install QEMU with apt; by default only where a missing rig
-    would be an error (``ZC_RIG=required``). ``flavour`` is one of `packages.FLAVOURS`, by default
+    would be an error (``ZC_RIG=required``). ``folder`` is that of the cache, by default one for
+    each flavour. ``flavour`` is one of `packages.FLAVOURS`, by default
     the value of ``ZC_RIG_KERNEL``.
     """
 
     def __init__(
-        self, *, cache_folder: Path | None = None, install: bool | None = None, flavour: str = ''
+        self, *, folder: str = '', install: bool | None = None, flavour: str = ''
     ) -> None:
         """Choose the kernel and the cache folder for it; nothing is fetched before `prepare`."""
         self._flavour = flavour or os.environ.get('ZC_RIG_KERNEL') or packages.ORDINARY
@@ -56,8 +57,8 @@ class Rig:
                 f"the rig has no kernel '{self._flavour}'; set ZC_RIG_KERNEL to one of "
                 f'{", ".join(packages.FLAVOURS)}'
             )
-        home = cache_folder or packages.rig_folder()
-        self._cache_folder = home if self._flavour == packages.ORDINARY else home / self._flavour
+        folder = folder or ('' if self._flavour == packages.ORDINARY else self._flavour)
+        self._cache_folder = cache_folder() / 'rig' / folder
         self._install = os.environ.get('ZC_RIG') == 'required' if install is None else install
         self._ready: tuple[packages.Kernel, Path, Path] | None = None
 
