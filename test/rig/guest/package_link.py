@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, ExitStack
-from dataclasses import dataclass
 import errno
 from typing import Any
 import zlib
@@ -232,14 +231,9 @@ def a_killed_consumers_frame_is_not_written_before_its_device_is_done(way: str) 
 _LOAN, _DESCRIPTOR = 'a loan', 'a buffer of its own'
 
 
-@dataclass
-class _Camera:
-    publisher: Any
-    publish: Callable[[], SyncFile]
-
-
 @contextmanager
-def _camera(way: str) -> Iterator[_Camera]:
+def _camera(way: str) -> Iterator[tuple[Any, Callable[[], SyncFile]]]:
+    """Yield a user's publisher, and a function that publishes a frame with a job's fence."""
     import rclpy
 
     from zc_perception import FramePublisher
@@ -287,7 +281,7 @@ def _camera(way: str) -> Iterator[_Camera]:
                 out.set_fence(job.fileno())
             return job
 
-        yield _Camera(publisher, publish_own if way == _DESCRIPTOR else publish_loan)
+        yield publisher, publish_own if way == _DESCRIPTOR else publish_loan
 
 
 @check_each(_LOAN, _DESCRIPTOR)
@@ -295,13 +289,13 @@ def another_process_and_its_device_wait_for_the_fence_of(way: str) -> None:
     with (
         kit.buffers(any_heap(), kit.RESULT_SIZE) as (result,),
         Remote(lambda: Consumer(result=result)) as consumer,
-        _camera(way) as camera,
+        _camera(way) as (publisher, publish),
         kit.jobs_held() as let_go,
     ):
-        server = camera.publisher._server
+        server = publisher._server
         assert server is not None
         consumer.call('connect', str(server.path))
-        job = camera.publish()
+        job = publish()
         equal(consumer.call('receive')['fence'], 'SyncFile', 'what came with FRAME')
         equal(consumer.call('fence', 0, 0.0), [False, 0], 'signalled, status')
         with kit.refused(RemoteError, 'did not signal'):
@@ -333,7 +327,7 @@ def a_plain_message_is_made_when_the_device_has_written() -> None:
         luma = kit.LAYOUT.width * kit.LAYOUT.height
         pictures.append([zlib.crc32(message.data[:luma]), zlib.crc32(message.data[luma:])])
 
-    with ros() as elsewhere, _camera(_LOAN) as camera, ExitStack() as gate:
+    with ros() as elsewhere, _camera(_LOAN) as (publisher, publish), ExitStack() as gate:
         viewer = rclpy.create_node('viewer', context=elsewhere)
         viewer.create_subscription(Image, 'image', look, 1)
         spinner = ExecutorThread(elsewhere, lambda: None)
@@ -341,12 +335,12 @@ def a_plain_message_is_made_when_the_device_has_written() -> None:
         spinner.start()
         gate.callback(viewer.destroy_node)
         gate.callback(spinner.stop)
-        until(lambda: camera.publisher.statistics().image_readers, 'it is found', PATIENCE_S)
+        until(lambda: publisher.statistics().image_readers, 'it is found', PATIENCE_S)
         let_go = gate.enter_context(kit.jobs_held())
-        job = camera.publish()
+        job = publish()
         assert not job.wait(0.0) and not pictures, 'the device has not written yet'
         let_go()
-        until(lambda: pictures, lambda: str(camera.publisher.statistics()), PATIENCE_S)
+        until(lambda: pictures, lambda: str(publisher.statistics()), PATIENCE_S)
         assert pictures[0] != kit.level_crcs(0), 'it was made too early'
-        equal(camera.publisher.statistics().conversion_errors, 0, 'conversion errors')
+        equal(publisher.statistics().conversion_errors, 0, 'conversion errors')
         job.close()

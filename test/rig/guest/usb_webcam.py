@@ -62,23 +62,15 @@ _PROBED = '<HBBIHHHHHIIIBBBB'
 PROBE_BYTES = struct.calcsize(_PROBED)
 
 
-@dataclass(frozen=True)
 class Picture:
     """One entry of a format's list: a size, and its frames per second, the fastest first."""
 
-    width: int
-    height: int
-    rates: tuple[int, ...]
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes as YUYV; no JPEG of the tests is larger."""
-        return self.width * self.height * 2
-
-    @property
-    def intervals(self) -> tuple[int, ...]:
-        """Frame intervals in units of 100 ns."""
-        return tuple(_IN_100_NS // rate for rate in self.rates)
+    def __init__(self, width: int, height: int, rates: tuple[int, ...]) -> None:
+        self.width, self.height, self.rates = width, height, rates
+        # As YUYV; no JPEG of the tests is larger.
+        self.most_bytes = width * height * 2
+        # Frame intervals in units of 100 ns.
+        self.intervals = tuple(_IN_100_NS // rate for rate in rates)
 
 
 # Like many webcams: large YUYV pictures only slowly, JPEGs at full rate. The number of a format or
