@@ -67,7 +67,7 @@ from zc_perception.nodes.messages import (
 )
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
-from zc_perception.nodes.stages import SPACE
+from zc_perception.nodes.stages import BoxesInSpace, SPACE
 from zc_perception.npu.axl import accelerator as axl_accelerator
 from zc_perception.npu.metis_card import choose_card
 from zc_perception.observe.diagnostics import Level
@@ -579,6 +579,23 @@ def test_boxes_are_in_space_where_depth_has_their_stamp_and_it_is_said_where_not
         assert run.change(inference, DEACTIVATE) and run.change(inference, CLEANUP)
         assert not inference.observers
         run.eventually(lambda: not run.manager.get_publishers_info_by_topic('/detections_3d'))
+
+
+def test_a_slow_model_s_depth_picture_is_kept_as_long_as_its_frame_is_in_flight(
+    free_domain: int,
+) -> None:
+    calibration = CameraInfo(width=640, height=360, k=[500.0, 0, 320, 0, 500, 180, 0, 0, 1.0])
+    data = SimpleNamespace(header=Header(0, FRAME), width=640, height=360)
+    found = Detections(np.float32([[9, 9, 90, 90]]), np.ones(1), np.zeros(1, np.intp))
+    with alone(free_domain, InferenceNode) as node:
+        space = BoxesInSpace(node, 'depth', lambda: [0])
+        space._on_info(calibration)
+        for number in range(20):
+            space._on_depth(depth_of(Image().header, late_ns=number))
+        space.see(SimpleNamespace(frame=SimpleNamespace(data=data)), found)
+        space._on_depth(depth_of(Image().header, late_ns=20))
+        assert space.status().values['placed'] == 1
+        space.close()
 
 
 def test_depth_pictures_that_come_more_seldom_than_frames_are_no_fault() -> None:

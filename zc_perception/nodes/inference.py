@@ -488,7 +488,7 @@ class InferenceNode(PerceptionNode):
         from zc_perception.nodes import stages
 
         if depth:
-            self._space = stages.BoxesInSpace(self, depth)
+            self._space = stages.BoxesInSpace(self, depth, stream.scheduler.stamps)
             self._add_stage(self._space)
         if masks:
             self._add_stage(stages.MaskTopic(self, self.ledger, stream.head, masks))

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import threading
 from typing import Any
 
@@ -58,7 +58,8 @@ _SPACE, _MARKERS = 'detections_3d', 'detections_3d/markers'
 _MASKS, _ANNOTATIONS = 'detections/masks', 'detections/annotations'
 _ENCODINGS = {'16UC1': ('u2', 0.001), 'mono16': ('u2', 0.001), '32FC1': ('f4', 1.0)}
 # How many frames' detections may wait for their depth picture, and how many depth pictures for
-# their frame's detections. The second number is lower, because depth pictures are large.
+# their frame's detections, besides those of the frames that the device works on. The second number
+# is lower, because depth pictures are large.
 _DETECTIONS, _DEPTHS = 32, 8
 _FLAT = 0.01
 _LINE, _POINT, _FONT = 2.0, 6.0, 14.0
@@ -101,10 +102,14 @@ def _publisher(node: Node, kind: type[Any], topic: str, depth: int) -> Any:
 
 
 class BoxesInSpace:
-    """Makes 3D boxes from detections and the depth picture of the same stamp."""
+    """
+    Makes 3D boxes from detections and the depth picture of the same stamp.
 
-    def __init__(self, node: Node, topic: str) -> None:
-        self._node = node
+    :param in_flight: returns the stamps of the frames that the device works on.
+    """
+
+    def __init__(self, node: Node, topic: str, in_flight: Callable[[], Sequence[int]]) -> None:
+        self._node, self._in_flight = node, in_flight
         self._lock = threading.Lock()
         self._found: OrderedDict[int, tuple[Header, tuple[int, int], Detections]] = OrderedDict()
         self._depths: OrderedDict[int, Image] = OrderedDict()
@@ -161,8 +166,10 @@ class BoxesInSpace:
         with self._lock:
             self._counts['depths'] += 1
             self._depths[stamp_ns(message.header)] = message
-            while len(self._depths) > _DEPTHS:
-                self._depths.popitem(last=False)
+            # A slow model's detections come long after the depth picture of their frame.
+            needed = {*self._in_flight(), *self._found}
+            for stamp in [each for each in self._depths if each not in needed][:-_DEPTHS]:
+                del self._depths[stamp]
         self._join()
 
     def _join(self) -> None:

@@ -236,6 +236,10 @@ class Scheduler:
         """
         return len(self._jobs) + self._handling
 
+    def stamps(self) -> list[int]:
+        """Return the stamp of each frame in flight, in ns. Any thread may call this."""
+        return [entry.frame.data.header.stamp_ns for entry in self._jobs.copy()]
+
     def statistics(self) -> SchedulerStatistics:
         """Return a copy of the counters. Any thread may call this."""
         now, busy_since, device = time.monotonic_ns(), self._busy_since_ns, self._device
