@@ -819,7 +819,7 @@ def test_a_buffer_that_is_attached_is_taken_back_and_a_detach_that_fails_is_said
 
 
 MEANINGS = {
-    errno.ENOTTY: (Importable.UNKNOWN, 'not the shipped metis-dkms'),
+    errno.ENOTTY: (Importable.UNKNOWN, "not Axelera's metis-dkms"),
     errno.EINVAL: (Importable.NO, 'no dma-buf'),
     524: (Importable.NO, 'exporter'),
     errno.EDOM: (Importable.NO, 'dmesg'),

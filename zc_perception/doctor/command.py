@@ -427,7 +427,7 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
             f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, '
             f'at most {_LONGEST_S:g}'
         )
-    # Check the file now, so that nobody waits for all checks to learn that it can't be written.
+    # Say before the checks, which take time, if the file can't be written.
     output = None if options.json is None or json_only else _output(options.json)
     results: list[Result] = []
     if not json_only:

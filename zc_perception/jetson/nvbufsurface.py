@@ -651,7 +651,7 @@ def map_params(image: SurfaceImage, fd: int, color_format: int) -> ctypes.Struct
 
 
 def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int) -> None:
-    """Check that the surface from the library has the frame's layout, not another buffer's."""
+    """Check that the surface that the library returned has the layout of the frame."""
     if not pointer[0].surfaceList:
         raise AcceleratorError(
             'libnvbufsurface returned a surface without an image; this release may have '

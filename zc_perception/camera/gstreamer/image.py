@@ -443,8 +443,8 @@ def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
     height = crop.height - crop.height % fmt.vertical
     if not width or not height:
         raise FormatError(
-            f'{where}: it has to be at least {fmt.horizontal}x{fmt.vertical} pixels, the area of '
-            'one chroma sample'
+            f'{where}: the crop must have at least {fmt.horizontal}x{fmt.vertical} pixels, the '
+            'area of one chroma sample'
         )
     planes = []
     for index, plane in enumerate(layout.planes):

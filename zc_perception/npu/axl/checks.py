@@ -101,7 +101,7 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     errno.ENOTTY: (
         Importable.UNKNOWN,
         (
-            "the driver has no attach ioctl ('U' 5), so it is not the shipped metis-dkms, or it "
+            "the driver has no attach ioctl ('U' 5), so it is not Axelera's metis-dkms, or it "
             'is too old; see modinfo metis'
         ),
     ),

@@ -184,10 +184,10 @@ class OpenedModel:
 
 class Session(ABC):
     """
-    A context of the runtime and one device, through the runtime's C or Python interface.
+    The use of one device through the runtime's C or Python interface.
 
-    The session owns the runtime's context and the open model. A derived class makes the context,
-    calls this constructor, and implements each step for its interface.
+    The session owns a context of the runtime and the open model. A derived class makes the
+    context, calls this constructor, and implements each step for its interface.
 
     :param wanted: the device, see :func:`choose_device`.
     :ivar runtime: the name of the Python package, or the path of the C library.

@@ -479,7 +479,7 @@ def scan_maps(
                     f'{mapping.name} is a video device, and perhaps the camera: a capture node '
                     'does not say which device it uses'
                 )
-                step = 'end that program and measure once more'
+                step = f'end {who(pid, proc)} and measure once more'
                 unreadable.append(Unreadable(f'mappings of {who(pid, proc)}', reason, step))
         found += own
     return MapsScan(tuple(found), tuple(unreadable))
