@@ -17,9 +17,10 @@
 The ``in_process`` rung: all subscriptions of this process get the published object, uncopied.
 
 :class:`InProcessBus` connects publishers and subscriptions that have the same key (context,
-resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one immutable
-tuple on the publisher's thread. It takes a lock of this module only for the first frame of a new
-pool, and for a transient_local publisher, which keeps its last objects for later subscriptions.
+resolved topic, ROS type). Registration is rare and takes locks. Publishing runs on the publisher's
+thread and reads an immutable tuple of subscriptions. It takes a lock of this module only for the
+first frame of a new pool, and for a transient_local publisher, which keeps its last objects for
+later subscriptions.
 
 :class:`MeetingPoint` connects the cameras and the consumers of the process to negotiate buffers,
 whichever starts first.
@@ -99,8 +100,9 @@ class BusSubscription(Generic[T]):
     :param notify: wakes the subscription's reader after an object was queued; must not block.
     :param consumer: the subscription's constraints on a publisher's buffers; ``None``: it can use
         any buffers.
-    :param held: how many frames the subscription holds at the same time, so it asks each publisher
-        for that many slots; ``None``: 1. Objects without slots aren't limited.
+    :param held: how many frames of each publisher the subscription wants to hold at the same time;
+        it asks each publisher for that many slots. ``None``: 1. Objects without slots aren't
+        limited.
     :param resting: whether the subscription gets nothing at present; it keeps its promised slots.
     :param by_message: whether the subscription takes its objects from ROS messages at present. If
         so, publishers put no objects into the queue and only fill ``headers``.
@@ -168,7 +170,8 @@ class BusPublisher(Generic[T]):
     :param objection: returns why a consumer can't use this publisher's buffers; empty: it can.
     :param pool_of: returns the pool of an object's slot; ``None``: the objects take no slots.
     :param header_of: returns an object's header, for subscriptions with ``headers``.
-    :param matched: the subscriptions that may get objects; those with promised slots get them.
+    :param matched: the subscriptions that may get objects; :attr:`served` are those of them that
+        get objects now.
     :param gone: whether the publisher was removed.
     """
 
@@ -470,7 +473,7 @@ class InProcessBus:
 
 
 BUS = InProcessBus()
-"""The bus of this process. The key contains the context, so that ROS contexts stay separate."""
+"""The bus of this process. Each key contains a ROS context, so different contexts never match."""
 
 
 class CameraEnd(Protocol):

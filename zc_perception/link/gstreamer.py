@@ -188,7 +188,7 @@ class LentFrames:
 
     @property
     def mapped(self) -> bool:
-        """Whether an element reads, or has read, frames with the CPU."""
+        """Whether an element has read a frame with the CPU in this run of the pipeline."""
         return self._mapped
 
     def forget_mapped(self) -> None:
@@ -743,7 +743,7 @@ class FrameFeed:
     :param name: NAME in the thread's name.
     :param listeners: returns the number of listeners to the output. Without listeners, frames are
         released unused. When the number grows, the encoder makes a key frame. The thread
-        ``gstreamer NAME`` calls this function for each frame.
+        ``gstreamer NAME`` calls this function for each frame, and after 50 ms without a frame.
     :param take: called with each access unit of the sink, on the thread of :class:`AccessUnits`.
     :param warn: called with a sentence when a run has failed.
     :raises ConfigError: GStreamer isn't installed, the text can't be parsed, or an element is

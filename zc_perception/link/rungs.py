@@ -40,7 +40,7 @@ _ORDER = (IN_PROCESS, SHARED_MEMORY, ROS_MESSAGE, REFUSED)
 
 
 class RemoteState(Enum):
-    """Whether a publisher of another process is connected by the ``shared_memory`` rung."""
+    """The state of a subscription's shared-memory link to a publisher in another process."""
 
     CONNECTED = 'connected'
     CONNECTING = 'connecting'

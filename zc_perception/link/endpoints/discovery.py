@@ -50,7 +50,7 @@ _UNMET_S = 60.0
 _GRAPH_REMEMBERS_S = 60.0
 _FILES_S = 2.0
 # A publisher's writer on the topic appears in the graph within this time after its writer of
-# announcements. Only the writer on the topic has the QoS that must match.
+# announcements. Only the writer on the topic has the QoS that must match the subscription's.
 _ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
 #: The graph returns this text in place of a node's name that is not known yet.
@@ -87,7 +87,7 @@ class GraphSigns:
     """
     Detect when to read the names and QoS of a topic's publishers from the graph again.
 
-    Their number, which can be read ten times as quickly, shows most changes.
+    The number of publishers shows most changes, and can be read in a tenth of the time.
     """
 
     def __init__(self, node: Node, topic: str) -> None:
@@ -323,7 +323,7 @@ class Announcements:
             ]
 
     def known(self, own_ids: Collection[str]) -> list[Announcement]:
-        """Return the announcements of live publishers, except *own_ids*, those of this process."""
+        """Return other processes' announcements; *own_ids* are this process's publishers."""
         for publisher_id in own_ids:
             self._known.pop(publisher_id, None)
         return [heard.announcement for heard in self._known.values()]

@@ -195,7 +195,7 @@ class NodeWatch:
         self._watch.period_s = period_s
 
     def stop(self) -> None:
-        """Stop the calls; wait for a running call, unless that calls this method. Idempotent."""
+        """Stop the calls; wait for a running call, unless *look* calls this. Idempotent."""
         self._watch.stop()
 
 

@@ -50,7 +50,7 @@ from zc_perception.negotiation.settings import Allocator
 from zc_perception.pixel.format_names import drm_format_string
 
 HEAR_S = 0.3
-"""Seconds that a camera waits for the consumers in the graph before it allocates buffers."""
+"""The longest time, in seconds, that a camera waits for consumers before it allocates buffers."""
 RENEW_S = 10.0
 """The shortest time between two agreements on new buffers, in seconds."""
 # Consumers that come within this time share one new agreement.
@@ -104,8 +104,8 @@ class FrameOffer:
     a setting for all consumers exists. The publisher's owner then calls :meth:`renew`,
     :meth:`agree` and :meth:`begin` again at the time :attr:`due`. A new agreement is made at most
     once in :data:`RENEW_S`, and only for consumers that run as the publisher's user. After an
-    agreement has failed for some constraints, no other agreement is made for them. All other
-    consumers that can't use the buffers are refused, and the log names them.
+    agreement has failed for some constraints, no other agreement is made for them. A consumer that
+    can't use the buffers and can't wait for new ones is refused, and the log names it.
 
     **Threads.** The owner's thread calls :meth:`agree` and :meth:`begin`. Consumers of this
     process call :meth:`join` on their own threads. The server's thread calls :meth:`judge`,
@@ -506,7 +506,7 @@ class FrameOffer:
             return ', '.join(consumer.constraints.participant for consumer in self._granted)
 
     def give_up(self, why: str) -> None:
-        """Refuse the consumers for which :meth:`renew` was called last: that agreement failed."""
+        """Refuse the consumers that :meth:`renew` named last, because their agreement failed."""
         with self._lock:
             granted, self._granted = self._granted, []
         self._fail(granted, why)

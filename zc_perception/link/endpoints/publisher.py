@@ -204,7 +204,7 @@ class InProcessPeer:
     :param refused: number of objects that it did not get because it held as many as it may
         hold.
     :param window: number of objects that it may hold at the same time; 0: no limit, or the pool
-        has not promised it any slots yet.
+        has promised it no slots.
     :param asked: number of objects that it asked to hold; 0: it named no number.
     :param in_hand: for each frame that it holds, its sequence number and for how many seconds it
         has held it.

@@ -126,7 +126,7 @@ _JUDGED_AT_ONCE = 16
 # Wait this long before a change from messages to direct links: messages sent earlier may still
 # arrive, and must not be delivered after newer objects.
 _RISES_S = 1.0
-# Keep a reader this long after it was last needed, because messages may still wait in it.
+# Keep the reader of messages this long after it was last needed: messages may still wait in it.
 _READER_LINGERS_S = 0.5
 _NO_WINDOW = Window('', (0, 0), 0, 0)
 
@@ -281,9 +281,9 @@ class AdaptedSubscription(Generic[T]):
         self._match_reliability = match_reliability
         self._required = copy_free_required
         self.topic: str = node.resolve_topic_name(topic)
-        # Read the domain here, because _look would wait for the context's lock while it holds
-        # _rung_lock. Kilted's context holds its own lock while it ends its nodes, and so waits for
-        # _rung_lock in destroy().
+        # Read the domain here: this takes the context's lock, so _look must not do it while it
+        # holds _rung_lock. In Kilted, the context holds its lock while it ends its nodes, and
+        # destroy() then takes _rung_lock: both would wait for each other.
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
