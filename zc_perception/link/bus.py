@@ -26,8 +26,8 @@ later subscriptions.
 whichever starts first.
 
 Locks are taken in this order: the bus's lock, a publisher's lock, the lock for the publisher's
-promised slots (``_settling``), the pool's lock. While it holds a lock, the bus calls only one
-function of a subscriber: ``notify``, which must not block.
+promised slots (``_settling``), the pool's lock. While it holds a lock, the bus calls only two
+functions of a subscriber: ``notify`` and ``starved``, which must not block.
 """
 
 from __future__ import annotations

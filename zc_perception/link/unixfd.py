@@ -483,7 +483,7 @@ class UnixfdServer:
                 self._drop(reader, reason, text, warn=True)
 
     def _hear(self, reader: _Reader) -> None:
-        """Read a reader's socket: release frames that it returns; drop the reader on EOF."""
+        """Release the frames that a reader returns by its socket; end its connection on EOF."""
         try:
             data = reader.socket.recv(_READ_BYTES)
         except BlockingIOError:

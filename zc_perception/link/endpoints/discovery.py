@@ -65,7 +65,7 @@ UNPROVED_S = 30.0
 @dataclass(frozen=True)
 class PublisherCount:
     """
-    The numbers of a topic's publishers, without the adapted publishers of this process.
+    A topic's publishers in the graph, without the adapted publishers of this process.
 
     Adapted publishers are those of this package; all others are plain.
 

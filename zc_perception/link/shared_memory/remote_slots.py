@@ -533,7 +533,7 @@ class RemoteSlots:
             self._take_abandoned()
 
     def again(self, lease: RemoteLease) -> RemoteLease:
-        """Return another lease of *lease*'s frame and holder; see :meth:`BufferPool.again`."""
+        """Return another lease for the frame and holder of *lease*; see BufferPool.again()."""
         return self.lease(lease.slot, lease.generation, lease.holder)
 
     def hand_out(self, lease: RemoteLease) -> bool:
@@ -747,7 +747,7 @@ class RemoteSlots:
         End the connection because this consumer is closed or can't use the buffers.
 
         The producer must not reuse the buffers of frames that this process still holds. So the
-        socket stays open until the last of them is released. Nothing is received from it any more.
+        socket stays open until the last of these frames is released, but nothing more is received.
         """
         with self._lock:
             if self._ended or self._leaving:

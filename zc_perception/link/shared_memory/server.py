@@ -101,9 +101,9 @@ class ServerStatistics:
         connections, slots, constraints, ...).
     :param last_refusal: the text of the latest refusal, for each reason.
     :param protocol_errors: number of peers that broke a rule of docs/wire.md, for each reason.
-    :param ended: number of connections that have ended, for each reason: ``before_hello`` if it
-        ended before WELCOME without a refusal, else eof, closed, pool, send, or the reason of a
-        protocol error.
+    :param ended: number of connections that have ended, for each reason. A connection that ended
+        before WELCOME without a refusal has reason ``before_hello``. Other reasons are eof,
+        closed, pool, send and so on, or the reason of a protocol error.
     :param taken_back: number of frames that consumers held when their connections ended.
     :param internal_errors: number of unexpected exceptions; each ends one connection at most.
     :param last_internal_error: the text of the latest exception.
