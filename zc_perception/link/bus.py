@@ -429,7 +429,7 @@ class InProcessBus:
             self._match(key)
 
     def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
-        """Give *subscription* no objects if *resting*, else resume; its slots stay promised."""
+        """Set whether *subscription* gets no objects (*resting*); its slots stay promised."""
         with self._lock:
             subscription.resting = resting
             self._match(key)
@@ -480,7 +480,7 @@ class CameraEnd(Protocol):
     """The methods of a camera's publisher that :class:`MeetingPoint` calls."""
 
     def join(self, consumer: Consumer) -> None:
-        """Serve or refuse a new consumer; do nothing if the camera has no buffers yet."""
+        """Serve a new consumer, let it wait or refuse it; do nothing before there are buffers."""
 
     def leave(self, consumer: Consumer) -> None:
         """Forget *consumer*: its constraints no longer count."""

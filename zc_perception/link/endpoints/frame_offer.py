@@ -357,7 +357,7 @@ class FrameOffer:
         self._node.get_logger().warning(f'{name} {outcome}; {way}')
 
     def join(self, consumer: Consumer) -> None:
-        """Serve or refuse a late consumer, see :class:`~zc_perception.link.bus.CameraEnd`."""
+        """Serve a late consumer, let it wait or refuse it; see ``CameraEnd`` in ``link.bus``."""
         session = self.session
         if session is not None:
             outcome = session.join(consumer)

@@ -413,7 +413,7 @@ class SharedMemoryLinks:
         ]
 
     def _point(self, publisher_id: str, announcement: Announcement) -> None:
-        """Make a link to a publisher, or give its link a new socket; called with the lock held."""
+        """Make a publisher's link, or pass a new announcement to it; the lock must be held."""
         link = self._links.get(publisher_id)
         if link is None:
             self._links[publisher_id] = self._start(announcement)

@@ -42,8 +42,8 @@ destroys readers of messages (``update_rung``). Any thread may call ``statistics
 and is reentrant, so that the callback may destroy its own subscription; ``_rung_lock`` is held
 while the way is chosen; ``_message_lock`` is held while messages are taken and while the way
 changes; then comes the queue's own lock. To queue a direct object, only the queue's lock is taken.
-While objects are taken from messages, an object of another process is not queued, but its header
-is stored under ``_message_lock``, so that the object isn't lost if the way changes back just then.
+While objects are taken from messages, an object of another process is not queued. Its header is
+stored under ``_message_lock``, because a change of the way at the same time could lose the object.
 """
 
 from __future__ import annotations

@@ -442,7 +442,12 @@ class SharedMemoryClient:
         return fd if fd >= 0 else None
 
     def retarget(self, path: Path, publisher_id: str = '') -> None:
-        """Make the next :meth:`approach` connect to *path*; end a connection to another target."""
+        """
+        Make the next :meth:`approach` connect to *path*; end a connection to another target.
+
+        Call this for each new announcement: if the client couldn't use the earlier buffers, it
+        then tries again.
+        """
         with self._lock:
             self._announced += 1
             self._unusable = False
