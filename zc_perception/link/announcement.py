@@ -17,8 +17,8 @@
 Announce a publisher's shared-memory socket to consumers in other processes.
 
 The publisher sends the announcement as a latched message on ``<topic>/_zc``, and writes it into a
-file beside the socket. docs/wire.md defines both. Consumers read the file and not only the
-message, because a publisher without ROS sends no message, and Fast DDS 2.14 may lose or delay a
+file beside the socket. docs/wire.md defines the message and the file. Consumers read the file,
+too, because a publisher without ROS sends no message, and Fast DDS 2.14 may lose or delay a
 message. After a consumer was killed, Fast DDS may write the message for the next consumer into
 shared memory that no longer exists. If the message is lost during discovery, Fast DDS repeats it
 only with its next heartbeat, after 3 s.

@@ -81,12 +81,12 @@ class RosHeaders:
     """Makes the ROS messages that ``Frame.stamp`` and ``Frame.header_msg()`` return."""
 
     def stamp(self, stamp_ns: int) -> Time:
-        """Return a new ``Time`` message."""
+        """Return *stamp_ns*, a time in nanoseconds, as a new ``Time`` message."""
         seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
         return Time(sec=seconds, nanosec=nanoseconds)
 
     def header(self, header: Header) -> HeaderMessage:
-        """Return a new ``Header`` message."""
+        """Return *header*, a frame's header, as a new ``Header`` message."""
         return HeaderMessage(stamp=self.stamp(header.stamp_ns), frame_id=header.frame_id)
 
 

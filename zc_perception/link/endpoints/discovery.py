@@ -132,8 +132,8 @@ class PublisherGraph:
 
     def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
         """Count the current publishers, except *local*, this process's adapted publishers."""
-        # Read the topic's writers first: a publisher makes its announcer first, so for each
-        # adapted writer found here, the announcer is found below.
+        # Read the topic's writers before the announcers: a publisher makes its announcer before
+        # its writer, so for each adapted writer found here, the announcer is found below.
         writers = self._node.get_publishers_info_by_topic(self._topic)
         announcers = Counter(
             map(node_name, self._node.get_publishers_info_by_topic(self._topic + SUFFIX))

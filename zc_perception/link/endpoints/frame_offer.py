@@ -100,10 +100,10 @@ class FrameOffer:
 
     **Agreement.** A consumer of another process sends its needs to the publisher's socket, which
     :meth:`listen` announces before there are buffers. :meth:`agree` chooses one setting for all
-    present consumers. A later consumer that can't use these buffers waits for a new agreement, if
-    a setting for all consumers exists. The publisher's owner then calls :meth:`renew`,
-    :meth:`agree` and :meth:`begin` again at the time :attr:`due`. A new agreement is made at most
-    once in :data:`RENEW_S`, and only for consumers that run as the publisher's user. After an
+    present consumers. A later consumer that can't use buffers with this setting waits for a new
+    agreement, if a setting for all consumers exists. The publisher's owner then calls
+    :meth:`renew`, :meth:`agree` and :meth:`begin` again at time :attr:`due`. A new agreement is
+    made at most once in :data:`RENEW_S`, and only for consumers that run as the publisher's user. After an
     agreement has failed for some constraints, no other agreement is made for them. A consumer that
     can't use the buffers and can't wait for new ones is refused, and the log names it.
 
@@ -159,7 +159,7 @@ class FrameOffer:
 
     def listen(self, size: Size) -> None:
         """
-        Announce the socket before there are buffers, so that consumers connect with their needs.
+        Announce the socket before there are buffers: consumers then connect and send their needs.
 
         :param size: size of the images if it is known, else (1, 1).
         """

@@ -217,7 +217,7 @@ class AdaptedSubscription(Generic[T]):
     :param node: the node that the subscription belongs to.
     :param adapter: how a message becomes an object.
     :param topic: name of the topic, relative or absolute; remaps apply.
-    :param qos: QoS as in rclpy; it must match the publisher's QoS by the same rules.
+    :param qos: QoS as in rclpy; it must match the publisher's QoS by the rules of DDS.
     :param callback: called with each object; ``None``: you take objects from :attr:`queue`.
     :param callback_group: group of the callback; by default the node's default group.
     :param holder: your name in diagnostics; by default the node's name.

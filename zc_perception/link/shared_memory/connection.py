@@ -17,8 +17,8 @@
 The producer's end of the connection to one consumer.
 
 The camera's thread sends frames, and the server's thread handles releases. One lock for each
-connection protects the state that both threads share. It is held while packets are sent; sending
-never blocks. Frames are released without the lock, because their pool may then call
+connection protects the state that both threads share. This lock is held while packets are sent;
+sending never blocks. Frames are released without the lock, because their pool may then call
 :meth:`Connection.retire`, which takes the lock.
 """
 

@@ -241,7 +241,7 @@ def _unread(packet: bytes, numbers: list[int], truncated: bool, error: int) -> C
 
 class RemoteSlots:
     """
-    The slots that the producer has sent over one connection; the pool of their frames.
+    The producer's slots on one connection; this object is the pool of the received frames.
 
     Any thread may call the methods, but only one thread at a time may receive.
 
@@ -643,7 +643,8 @@ class RemoteSlots:
         Send RELEASE of a slot after :meth:`leave`, if possible now; called with the lock held.
 
         A RELEASE can't wait, because :meth:`attend` isn't called any more. Without a RELEASE, the
-        producer takes back the slot when the socket closes, and waits until devices have finished.
+        producer takes back the slot when the socket closes, and reuses it only after this
+        consumer's devices have finished.
         """
         fence = self._settle_fences(slot) if slot.fences else None
         if slot.fences:

@@ -249,8 +249,8 @@ class Door(Protocol):
 
 def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) -> tuple[int, int]:
     """Reserve slots of *pool* for *holder*; return the granted window and depth."""
-    # The largest depth means keep_all QoS: a producer that can wait, such as one that plays a
-    # recording, then waits so that this consumer loses no frame.
+    # The largest depth in a HELLO means keep_all QoS: a producer that can wait, such as one that
+    # plays a recording, then waits so that this consumer loses no frame.
     return pool.grant(holder, window, depth, lossless=hello.depth == MAX_DEPTH)
 
 
