@@ -103,9 +103,10 @@ class FrameOffer:
     present consumers. A later consumer that can't use buffers with this setting waits for a new
     agreement, if a setting for all consumers exists. The publisher's owner then calls
     :meth:`renew`, :meth:`agree` and :meth:`begin` again at time :attr:`due`. A new agreement is
-    made at most once in :data:`RENEW_S`, and only for consumers that run as the publisher's user. After an
-    agreement has failed for some constraints, no other agreement is made for them. A consumer that
-    can't use the buffers and can't wait for new ones is refused, and the log names it.
+    made at most once in :data:`RENEW_S`, and only for consumers that run as the publisher's user.
+    After an agreement has failed for some constraints, no other agreement is made for them. A
+    consumer that can't use the buffers and can't wait for new ones is refused, and the log names
+    it.
 
     **Threads.** The owner's thread calls :meth:`agree` and :meth:`begin`. Consumers of this
     process call :meth:`join` on their own threads. The server's thread calls :meth:`judge`,
