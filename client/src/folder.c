@@ -27,6 +27,24 @@
 
 #include "wire.h"
 
+/* Remove needless slashes, "." and ".." from an absolute path, because announcements are compared by the text of the socket's path. */
+static void shorten(char *path) {
+    char *end = path; /* the end of what is kept */
+    for (char *at = path; *at != '\0';) {
+        at += strspn(at, "/");
+        const size_t length = strcspn(at, "/");
+        if (length == 2 && at[0] == '.' && at[1] == '.') {
+            while (end > path && *--end != '/') {}
+        } else if (length > 1 || (length == 1 && *at != '.')) {
+            *end++ = '/';
+            memmove(end, at, length);
+            end += length;
+        }
+        at += length;
+    }
+    if (end == path) *end++ = '/';
+    *end = '\0';
+}
 bool folder_path(char path[PATH_MAX]) {
     const char *named = getenv("ZC_RUNTIME_DIR"), *runtime = getenv("XDG_RUNTIME_DIR");
     int length;
@@ -41,7 +59,9 @@ bool folder_path(char path[PATH_MAX]) {
         if (length <= 0 || length >= PATH_MAX || ((stat(path, &about) != 0 || !S_ISDIR(about.st_mode)) && eaccess(runtime, W_OK | X_OK) != 0))
             length = snprintf(path, PATH_MAX, "/tmp/zc_perception-%ju", (uintmax_t)geteuid());
     }
-    return length > 0 && length < PATH_MAX;
+    if (length <= 0 || length >= PATH_MAX) return false;
+    shorten(path);
+    return true;
 }
 
 int folder_domain(int wanted) {

@@ -87,10 +87,10 @@ class Ended(Exception):
 def folder() -> str:
     own = os.environ.get('ZC_RUNTIME_DIR')
     if own:
-        return own
+        return os.path.abspath(own)
     runtime = os.environ.get('XDG_RUNTIME_DIR', '')
     if os.path.isabs(runtime) and os.path.isdir(runtime) and os.access(runtime, os.W_OK):
-        return os.path.join(runtime, 'zc_perception')
+        return os.path.abspath(os.path.join(runtime, 'zc_perception'))
     return f'/tmp/zc_perception-{os.geteuid()}'
 
 

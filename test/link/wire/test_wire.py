@@ -91,6 +91,7 @@ from zc_perception.link.announcement import Announcement, host_id, write_announc
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.shared_memory.unix_socket import default_folder
 from zc_perception.link.shared_memory.wire import Refused
 from zc_perception.pixel.fourcc import FORMATS as PACKAGE_FORMATS
 from zc_perception.pixel.layout import sample_bytes
@@ -436,8 +437,8 @@ def source(folder: Path) -> Iterator[Source]:
 class Bar(AbstractContextManager['Bar']):
     """The program ``moving_bar``; at the context's end it is killed."""
 
-    def __init__(self, program: Path, folder: Path, *, buffers: int = 12) -> None:
-        self.folder = folder
+    def __init__(self, program: Path, folder: Path | str, *, buffers: int = 12) -> None:
+        self.folder = Path(folder)
         words = TOPIC, *map(str, SIZE), str(RATE), '0', str(buffers)
         self.process = subprocess.Popen(
             [program, *words],
@@ -720,6 +721,20 @@ def test_the_consumer_finds_it_by_its_topic_before_and_after_a_kill(
         bar.announcement()
         assert len(list(folder.glob('*.sock'))) == 1, 'those of the killed ones are removed'
         bar.end()
+
+
+@pytest.mark.parametrize('written', ['{}/', '/{}', '{}//.', '{}/a/../', '{}/a/../../{name}'])
+def test_a_folder_that_is_written_in_another_way_is_the_same(
+    program: Path, bar_program: Path, folder: Path, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / 'a').mkdir()
+    named = written.format(folder, name=folder.name)
+    monkeypatch.setenv('ZC_RUNTIME_DIR', named)
+    with Bar(bar_program, named) as bar:
+        found = bar.announcement()['socket']
+        assert default_folder() == folder and found == f'{folder}/{Path(found).name}'
+        command = [program, '--topic', TOPIC, '--frames', '1']
+        assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
 
 
 def test_kills_with_frames_held_cost_the_witness_nothing(program: Path, bar: Bar) -> None:

@@ -264,12 +264,20 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     can use it, else ``/tmp/zc_perception-UID``.
     """
     if named := environment.get('ZC_RUNTIME_DIR'):
-        # Make the path absolute, because it is sent to processes with other working folders.
-        return Path(os.path.abspath(named))
+        return _shortened(named)
     runtime = environment.get('XDG_RUNTIME_DIR')
     if runtime and _has_room(Path(runtime)):
-        return Path(runtime) / _NAME
+        return _shortened(runtime) / _NAME
     return _FALLBACK / f'{_NAME}-{os.geteuid()}'
+
+
+def _shortened(named: str) -> Path:
+    """
+    Return the absolute path, without needless slashes, ``.`` and ``..``.
+
+    Processes with other working folders get it, and compare it as a text with their own.
+    """
+    return Path('/', os.path.abspath(named).lstrip('/'))
 
 
 def _has_room(runtime: Path) -> bool:
