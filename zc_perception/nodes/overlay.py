@@ -217,11 +217,12 @@ class OverlayNode(PerceptionNode):
     """
     Publishes ``detections/image``: reduced copies of frames, with the boxes of their detections.
 
-    The node subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; it
-    publishes ``detections/image`` as bgr8, and ``detections/image/compressed``.
+    The node subscribes to ``image_raw`` (type-adapted), ``detections``, ``detections/masks``,
+    ``detections/annotations`` and ``label_info``. It publishes ``detections/image`` as bgr8, and
+    ``detections/image/compressed``.
 
-    While neither output has a subscriber, the node has no drawing thread and no subscription of
-    frames or detections. Otherwise the drawing thread, at a lower priority than other threads,
+    While neither output has a subscriber, the node has no drawing thread, and subscribes only to
+    ``label_info``. Otherwise the drawing thread, at a lower priority than other threads,
     makes a reduced copy of each frame, and draws the detections with the same stamp. If the
     thread is too slow, it skips older frames; no other thread waits for it.
     """
@@ -457,7 +458,7 @@ class OverlayNode(PerceptionNode):
         try:
             with frame:
                 num_bytes = history.keep(frame)
-        except StaleFrameError:  # the camera took this frame back; the next one is as good
+        except StaleFrameError:  # the camera took this frame back; wait for the next frame
             return
         except ZcError as error:  # the frame can't be read
             self._unfit = str(error)

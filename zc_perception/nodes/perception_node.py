@@ -122,7 +122,7 @@ _LEDGERS_LOCK = threading.Lock()
 
 
 def process_ledger(context: Context) -> CopyLedger:
-    """Return the ledger of a ROS context, which counts the CPU's passes over pixels."""
+    """Return a ROS context's ledger; a ledger counts the CPU's passes over pixels."""
     with _LEDGERS_LOCK:
         ledger = _LEDGERS.get(context)
         if ledger is None:

@@ -276,7 +276,7 @@ def serve(
 
 
 def notify(message: str) -> None:
-    """Send a message to the service manager; if it doesn't exist or doesn't read, do nothing."""
+    """Send a message to the service manager; do nothing if no manager reads messages."""
     address = os.environ.get('NOTIFY_SOCKET', '')
     if address.startswith(('/', '@')):
         with (
@@ -354,7 +354,7 @@ def run_program(
     after a user's mistake, and 1 after a bug.
 
     :param build: makes the nodes; its second argument is a function that it calls between slow
-        steps. After a signal that function raises, and *build* lets the exception pass.
+        steps. After a signal, that function raises an exception, which *build* lets pass.
     :param options: the program's options; only ``unknown_parameters`` is used.
     """
     STARTUP.reached('imports')

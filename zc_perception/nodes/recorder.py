@@ -206,7 +206,7 @@ class RecordedTopics:
                 continue
             try:
                 self._subscribe(name, types[0], offers)
-            # Errors of an incomplete package have no common class. One topic must not stop others.
+            # An incomplete message package can raise any exception. Go on with the other topics.
             except Exception as error:
                 self._warn(
                     f"topic '{name}' is not recorded: {one_line(error)}; "
@@ -454,7 +454,7 @@ class RecorderNode(PerceptionNode):
     def _take(self, topic: Topic, content: bytes, log_ns: int, latched: bool) -> None:
         """Give a message to the recorder or the black box; called on the executor's thread."""
         if self._box is not None:
-            # Use the steady clock: the system clock may be set while the box keeps messages.
+            # Use the steady clock: the system clock may jump while the box keeps messages.
             self._box.take(topic, content, time.monotonic_ns(), latched)
         elif self._flowing:
             self.recorder.put_message(topic, content, log_ns, latched=latched)

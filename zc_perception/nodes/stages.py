@@ -57,9 +57,9 @@ from zc_perception.observe.metrics import RecentCount
 _SPACE, _MARKERS = 'detections_3d', 'detections_3d/markers'
 _MASKS, _ANNOTATIONS = 'detections/masks', 'detections/annotations'
 _ENCODINGS = {'16UC1': ('u2', 0.001), 'mono16': ('u2', 0.001), '32FC1': ('f4', 1.0)}
-# How many frames' detections may wait for their depth picture, and how many depth pictures for
-# their frame's detections, besides those of the frames that the device works on. The second number
-# is lower, because depth pictures are large.
+# `_DETECTIONS`: how many frames' detections may wait for their depth picture. `_DEPTHS`: how many
+# depth pictures may wait for their frame's detections, not counting those of the frames that the
+# device works on. `_DEPTHS` is lower, because depth pictures are large.
 _DETECTIONS, _DEPTHS = 32, 8
 _FLAT = 0.01
 _LINE, _POINT, _FONT = 2.0, 6.0, 14.0
@@ -166,7 +166,7 @@ class BoxesInSpace:
         with self._lock:
             self._counts['depths'] += 1
             self._depths[stamp_ns(message.header)] = message
-            # A slow model's detections come long after the depth picture of their frame.
+            # Keep the depth pictures of these frames: a slow model's detections come much later.
             needed = {*self._in_flight(), *self._found}
             for stamp in [each for each in self._depths if each not in needed][:-_DEPTHS]:
                 del self._depths[stamp]
@@ -313,7 +313,7 @@ class AnnotationTopic(_Topic):
     Publishes boxes (also rotated ones), class names and keypoints as annotations.
 
     :param names: the names of the classes.
-    :param shape: keypoints per detection, numbers per keypoint; empty: the model gives none.
+    :param shape: keypoints per detection, numbers per keypoint; empty: there are no keypoints.
     """
 
     def __init__(self, node: Node, head: Head, names: Sequence[str], shape: Sequence[int]) -> None:

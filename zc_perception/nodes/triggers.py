@@ -151,7 +151,7 @@ class _Trigger(ABC):
 
 class SnapshotService(_Trigger):
     """
-    Copies the next frame (``snapshot`` in the ledger), which frees its slot, and writes the copy.
+    Copies the next frame (``snapshot`` in the ledger), releases the frame, and writes the copy.
 
     :param supervisor: returns the camera's present supervisor, which knows why no frame comes.
     """

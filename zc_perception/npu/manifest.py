@@ -1213,7 +1213,7 @@ def _manifest(part: _Part) -> ModelManifest:
         raise ConfigError(missing)
     facts = None if file is None else facts_of(file)
     if facts is not None:
-        # Torchvision's own examples export such models.
+        # Torchvision's own examples export models whose input has no axis for the batch.
         if [len(picture.shape) for picture in facts.pictures] == [3]:
             raise ConfigError(
                 f"model file '{file}' takes {facts.pictures[0]}, which lacks the axis of the "

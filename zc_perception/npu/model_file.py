@@ -304,7 +304,7 @@ def _parsed(text: str) -> Any:
 
 
 def _number(value: object) -> int | None:
-    """Return a size in metadata; ``None`` if *value* is no whole number above 0."""
+    """Return *value*, a metadata number, as int; ``None`` if it is no whole number above 0."""
     if isinstance(value, (int, float)) and 1 <= value < 1 << 31 and value == int(value):
         return int(value)
     return None

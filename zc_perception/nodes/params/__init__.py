@@ -19,7 +19,7 @@ Read parameters from files and command lines, check them, and hold those of a ru
 To find the source of an error message: most messages "parameter 'NAME' is …; it must be …" come
 from :mod:`~zc_perception.parameters`, which applies a declaration, such as one in
 :mod:`~zc_perception.nodes.declarations`. The other messages of this form come from a node's
-``CHECKS``, or if they are about QoS from :mod:`~zc_perception.nodes.params.qos_overrides`. A
+``CHECKS`` or, if they are about QoS, from :mod:`~zc_perception.nodes.params.qos_overrides`. A
 message that a file can't be read comes from :mod:`~zc_perception.nodes.params.yaml_file`. Other
 messages about a file come from :mod:`~zc_perception.nodes.params.verdict`. Messages that a node
 writes at its start about an unknown parameter, and messages about ``ros2 param set``, come from

@@ -98,8 +98,8 @@ class CommandLine:
     """
     The parameters of a command line.
 
-    The parameter files that it names are read once, at the first use; before that, rcl has found
-    them valid.
+    The parameter files that the command line names are read once, when they are first needed; rcl
+    has found them valid before.
 
     :param words: the command line with its ROS arguments.
     :param tolerant: whether an unknown parameter of a bare ``-p`` causes only a warning.
@@ -179,7 +179,7 @@ class CommandLine:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Split a ``-p`` argument: return the node's name ('' or with one '/' before it), and key."""
+    """Split a ``-p`` argument: return the node's name (as '/NAME'; '': none) and the key."""
     name, _, key = text.partition(':=')[0].rpartition(':')
     return (f'/{name.strip("/")}' if name else ''), key
 

@@ -17,9 +17,9 @@
 The ioctls of an Axelera driver that imports dma-bufs: structs, flags, numbers.
 
 This module does no I/O. Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which explains
-every member, and the errno that the driver returns for each mistake.
+every member and the errno that the driver returns for each mistake.
 ``test/npu/test_axl_abi.py`` compares this module with the header by a C compiler, so that neither
-can change alone. Little-endian, natural alignment, 64-bit kernel.
+can change alone. The structs are little-endian and naturally aligned, for a 64-bit kernel.
 """
 
 from __future__ import annotations

@@ -21,16 +21,17 @@ The CPU makes no pass over pixels. The accelerator needs a driver with the ioctl
 then fails with an error that says so. Read :class:`AxlAccelerator` first, then :class:`AxlJob`.
 :class:`ResultBuffers` has the memory of results.
 
-:class:`ImportCache` keeps imports, so that each buffer is imported only once. Its key is (epoch,
-direction, fourcc, modifier, width, height, per plane (st_dev, st_ino, offset, stride)). The epoch
-is a new number each time a device is opened. An entry owns duplicates of the descriptors: as long
-as the entry exists, the kernel can't give the inode number to another buffer.
+:class:`ImportCache` keeps imports, so that each buffer is imported only once. An import's key is
+(epoch, direction, fourcc, modifier, width, height, per plane (st_dev, st_ino, offset, stride)).
+The epoch is a new number each time a device is opened. An entry owns duplicates of the buffers'
+descriptors: as long as the entry exists, the kernel can't give their inode numbers to other
+buffers.
 
 Duplicates and imports also keep the buffer's memory allocated. Therefore the cache must drop an
 entry when the buffer's owner gives the buffer up: when a pool retires or replaces a slot or is
 closed, or when a link's producer is gone. Each of these owners closes its :class:`DmaBuf`, on any
 thread. The :class:`DmaBuf` then calls a function of the cache (:meth:`DmaBuf.tell_end`), so that
-pools need no reference to the cache. The cache queues these calls for the thread that uses it.
+pools need no reference to the cache. That function queues the call for the cache's one thread.
 
 While a job in flight reads an import, :class:`ImportsInUse` delays the import's release.
 """

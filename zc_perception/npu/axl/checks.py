@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Check for ``zc_doctor`` what accelerator axl needs.
+Checks of ``zc_doctor`` for accelerator ``axl``: driver and buffers.
 
 The checks find out which ioctls the driver has, and whether the card can import a real buffer of
 each heap. The Voyager SDK's driver (metis-dkms) can't import buffers; with this driver,

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Check for ``zc_doctor`` what accelerator ``axruntime`` needs.
+Checks of ``zc_doctor`` for accelerator ``axruntime``: runtime, compiler and driver.
 
 The checks look for the Voyager SDK's runtime and compiler, and try the driver's attach ioctl.
 

@@ -116,9 +116,9 @@ def _find_manifest(path: Path) -> Path | None:
 
 def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """
-    Return the shape without padding.
+    Return *shape* without its padding; ``None`` if *listed* is empty or missing.
 
-    :param listed: the padding of each input, as ``manifest.json`` lists it; it may be missing.
+    :param listed: the padding of each input, as ``manifest.json`` lists it.
     """
     if not listed:
         return None

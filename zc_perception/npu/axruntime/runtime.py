@@ -36,8 +36,8 @@ code disagree on two points:
 * Properties in one string: the reference separates them by newlines, but the examples separate
   them by semicolons. This module sets each property by a call of its own.
 * ``axr_list_devices`` returns an array of structs in the SDK's code, but of pointers in the
-  reference's example. In fact they are structs. Their length differs between releases, so
-  :func:`device_stride` measures it.
+  reference's example. In fact the entries are structs. Their length differs between releases,
+  so :func:`device_stride` measures it.
 """
 
 from __future__ import annotations

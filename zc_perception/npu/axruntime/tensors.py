@@ -289,7 +289,7 @@ class OutputSlot:
         )
 
     def begin_reading(self) -> None:
-        """Begin the CPU's access to all tensors; if that fails for one, end it for the others."""
+        """Begin the CPU's access to all tensors; if one fails, end the accesses begun before."""
         with contextlib.ExitStack() as undo:
             for buffer in self._buffers:
                 buffer.begin_reading()
@@ -310,7 +310,7 @@ class OutputSlot:
 
 class FrameToTensor:
     """
-    Convert frames into the tensors of input slots; only one thread may use an object.
+    Convert frames into the tensors of input slots; each object is used by only one thread.
 
     The ledger counts one pass ``tensor`` per frame.
 
