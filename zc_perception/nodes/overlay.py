@@ -321,7 +321,7 @@ class OverlayNode(PerceptionNode):
             self._history.scale = value
 
     def update_demand(self) -> None:
-        """Subscribe if the node is active and has a viewer; else unsubscribe."""
+        """Subscribe to the inputs if the node is active and has a viewer; else unsubscribe."""
         with self._demand_lock:
             if not self._wanted():
                 self._unsubscribe()

@@ -24,11 +24,11 @@ without the setting.
 Hot-path threads are the camera's thread (which also sends frames to other processes), the thread
 that decodes a webcam's JPEGs, the scheduler's thread (which receives frames, decodes results and
 publishes), and the two threads that ``axruntime`` has for each core. A frame that passes without a
-copy waits only for these threads. All other threads are no hot-path threads: the executor's
-thread, which serves all nodes of the process; threads of the ``onnx`` accelerator, which compute
-so long that with a real-time priority nothing else would run; and threads of libraries (GStreamer,
-ONNX Runtime, the middleware). Note: while a thread with a high priority waits for the
-interpreter's lock, the holder of the lock keeps its own, lower priority.
+copy waits only for hot-path threads. These are not hot-path threads: the executor's thread, which
+serves all nodes of the process; threads of the ``onnx`` accelerator, which compute so long that
+with a real-time priority nothing else would run; and threads of libraries (GStreamer, ONNX
+Runtime, the middleware). Note: while a thread with a high priority waits for the interpreter's
+lock, the holder of the lock keeps its own, lower priority.
 
 A real-time thread that never sleeps keeps all ordinary threads from its CPU. The kernel limits
 real-time threads to ``kernel.sched_rt_runtime_us`` of each ``sched_rt_period_us`` (by default

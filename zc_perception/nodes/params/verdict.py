@@ -294,11 +294,11 @@ def component_values(
     """
     Return the values for a component, which doesn't get the file itself.
 
-    They are the file's values for the component; a value in *on_top* replaces the file's. Two
-    kinds of parameters are left out: those of other nodes, which sections for nodes of any name
-    may set, and those that the chosen kind of camera or accelerator doesn't read, about which
-    :func:`judge` warns. An empty list has no type in ROS, so it becomes a list with one empty
-    string, which the node ignores.
+    They are the file's values for the component; a value in *on_top* replaces the file's. The
+    result leaves out other nodes' parameters, which sections for nodes of any name may set. It
+    also leaves out parameters that the chosen kind of camera or accelerator doesn't read;
+    :func:`judge` warns about these. An empty list has no type in ROS, so it becomes a list with
+    one empty string, which the node ignores.
 
     :param node: the component's full name.
     """

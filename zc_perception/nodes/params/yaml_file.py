@@ -81,7 +81,7 @@ class ParameterYaml:
 
 
 def section_matches(section: str, node: str) -> bool:
-    """Return whether a section matches a node; ``*``: one part of a name, ``**``: 0 or more."""
+    """Return whether a section matches a node; ``*``: any one part, ``**``: 0 or more parts."""
     pattern = ''.join(
         '(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*')
         for token in section.split('/')[1:]

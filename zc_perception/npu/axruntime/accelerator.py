@@ -89,10 +89,11 @@ class AxRuntimeAccelerator(AxRuntime):
     each core. :meth:`submit` only queues a job, at the worker of the core with the fewest jobs.
     The worker's two threads convert the frame, run the model and signal the job's fence.
 
-    If the runtime doesn't return from a call for twice parameter ``timeout``, the device counts as
-    lost. With double buffering, transfers overlap with computing. According to the SDK's
-    documentation, this gives 10 to 40 % more frames per second. But results come two frames late.
-    If no further frame comes, the last two results are fetched after *flush_after_s* seconds.
+    If the runtime doesn't return from a call within twice the value of parameter ``timeout``, the
+    device counts as lost. With double buffering, transfers overlap with computing. According to
+    the SDK's documentation, this gives 10 to 40 % more frames per second. But results come two
+    frames late. If no further frame comes, the last two results are fetched after *flush_after_s*
+    seconds.
 
     :param ledger: counts the CPU's pass over each frame's pixels.
     :param tensor_heap: the heap for tensors; ``None``: ``/dev/dma_heap/system`` if that works,
