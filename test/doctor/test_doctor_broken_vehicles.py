@@ -44,7 +44,7 @@ from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.doctor import zc_doctor
 from zc_perception.doctor.needs import node_need, pool_need, PoolNeed
-from zc_perception.doctor.node_checks import running_agreements
+from zc_perception.doctor.node_checks import running_agreements, runtime_socket_folder
 from zc_perception.machine.asking import Question
 from zc_perception.machine.checks import Finding, Needs, Status
 from zc_perception.machine.system import System
@@ -593,6 +593,18 @@ def test_participants_that_the_node_refuses_fail_in_its_words(
     assert (found.status.value, found.subject) == ('fail', '/capture')
     assert all(text in found.found for text in words) and '/capture' in found.advice
     assert running.status.value == 'skip'
+
+
+@pytest.mark.parametrize('member', [True, False])
+def test_a_user_must_be_in_the_group_that_may_use_the_sockets(
+    vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch, member: bool
+) -> None:
+    capture(shared_memory_group='root')(vehicle)
+    monkeypatch.setattr(os, 'getegid', lambda: 1000)
+    monkeypatch.setattr(os, 'getgroups', lambda: [0] if member else [])
+    system = dataclasses.replace(vehicle.system(), user=1000)
+    found = [one.advice for one in runtime_socket_folder(system, vehicle.needs())]
+    assert ('usermod -aG root' in str(found)) is not member
 
 
 @pytest.mark.parametrize(('pixel_format', 'half_bytes'), [('auto', 3), ('YUYV', 4), ('MJPG', 3)])
