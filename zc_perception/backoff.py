@@ -24,8 +24,8 @@ class BackOff:
     """
     Compute the pause between attempts: *first_s*, then twice as long each time, up to *last_s*.
 
-    The methods only compute; the caller waits. They take no lock: callers on several threads need
-    their own.
+    The methods only compute; the caller waits. They take no lock: if several threads share one
+    instance, the callers need a lock.
 
     ``due``: when the next attempt may begin, in seconds of CLOCK_MONOTONIC; 0 means at once.
     ``pause_s``: the latest pause in seconds; 0 while no attempt has failed.

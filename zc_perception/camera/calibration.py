@@ -130,7 +130,7 @@ class Calibration:
         return self.k[0] != 0.0
 
     def fill(self, message: Any) -> None:
-        """Copy all values to a ``sensor_msgs/CameraInfo`` or a similar object; skip its header."""
+        """Copy all values to a ``sensor_msgs/CameraInfo`` or a similar object; keep its header."""
         message.width, message.height = self.width, self.height
         message.distortion_model = self.distortion_model
         message.d, message.k, message.r, message.p = (

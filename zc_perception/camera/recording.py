@@ -84,8 +84,8 @@ STUCK_S = 3.0
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# Keep this many of the newest messages of a latched topic, whose messages also reach late
-# subscribers. A publisher has one latched message, and few topics have more publishers than this.
+# Of a latched topic, keep this many of the newest messages: late subscribers get them, too. A
+# publisher has one latched message, and few topics have more publishers than this.
 _KEPT = 32
 
 
@@ -694,7 +694,7 @@ class BlackBox:
         """
         Return the messages of the last seconds, for :func:`write_event`.
 
-        Each video begins with a key frame. The list is empty if no key frame of a video is kept.
+        Each video begins with a key frame. The list is empty if no video has a key frame.
         """
         with self._lock:
             self._forget(now_ns)

@@ -648,7 +648,8 @@ class _Track:
     """
     An endless row of objects, which pass one after the other.
 
-    They travel from distance ``far`` to ``near``, in metres, or back if ``speed`` is negative.
+    They travel from distance ``far`` to ``near``, in metres. If ``speed`` is negative,
+    they travel from ``near`` to ``far``.
     """
 
     kind: _Kind

@@ -159,8 +159,8 @@ class CameraSupervisor:
         """
         The identity of the wanted camera; a camera with another identity is refused.
 
-        The supervisor's owner gave this identity, or it is that of the first camera that was
-        opened; empty before the first opening.
+        The supervisor's owner may give this identity. Otherwise it is the identity of the first
+        camera that was opened, and empty before that.
         """
         return self._identity
 
@@ -256,8 +256,8 @@ class CameraSupervisor:
             while not self._stop.is_set() and not self.finished:
                 self._live()
         except (Exception, SystemExit) as error:
-            # Report each error as FAILED: a thread that only ends would look like the end of a
-            # recording, or, after a library's sys.exit(), like a camera that streams.
+            # Report each error as FAILED, even a library's sys.exit(). Otherwise the thread would
+            # end, but the condition would stay as it is, for example STREAMING.
             text = (
                 one_line(error)
                 if isinstance(error, ZcError)

@@ -169,8 +169,8 @@ class GStreamerCamera(GStreamerKind):
                 self._begin(self._early[0])
             else:
                 # If the pipeline can't give a format that all consumers accept, ask for one that
-                # the CPU can read; if that fails, too, accept any format. A consumer that can't
-                # use these frames is refused later, with its name in the error.
+                # the CPU can read; if that fails, too, accept any format. If a consumer can't
+                # use these frames, the negotiation later refuses this consumer by name.
                 for offer in dict.fromkeys(
                     (self._offer, self._offered_caps(READABLE_FORMATS), '')
                 ):

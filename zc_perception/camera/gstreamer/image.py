@@ -476,7 +476,7 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
     If no consumer limits the formats, these are :data:`READABLE_FORMATS`.
 
     A consumer is ignored if it accepts none of the formats that all consumers before it
-    accept. The negotiation of buffers refuses it later, with its name in the error.
+    accept. The negotiation of buffers later refuses this consumer by name.
     """
     accepted: tuple[Format, ...] = ()
     for consumer in consumers:

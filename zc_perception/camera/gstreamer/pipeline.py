@@ -20,8 +20,8 @@ There is no GLib main loop, and no callback per frame: the camera's own thread p
 waits for each only for a limited time. The sink keeps only the newest frame, so that a slow
 consumer never stops the pipeline.
 
-If the frames' format changes, the pipeline keeps running, and the next camera takes it over as a
-:class:`Continuation`. So no frame is lost or used twice.
+If the frames' format changes, the pipeline keeps running. The camera object that is opened next
+takes the pipeline over, as a :class:`Continuation`. So no frame is lost or used twice.
 
 Source: GStreamer's *appsink*, *GstBus*, *GstElement* states and ALLOCATION query documentation.
 """
@@ -339,7 +339,7 @@ class Sample(Reference):
 
     @property
     def corrupted(self) -> bool:
-        """Whether the source marked the frame as damaged, for example for V4L2's error flag."""
+        """Whether the source marked the frame as damaged; v4l2src marks the frames that V4L2 calls bad."""
         return bool(Buffer.from_address(self.buffer).mini_object.flags & BUFFER_CORRUPTED)
 
     @property
@@ -457,8 +457,8 @@ class Pipeline(BarePipeline):
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
             # The caps in *text* and the sink's own have nothing in common. Keep the sink's own
-            # caps, which come from the pipeline's text. A consumer that can't take the format is
-            # refused later, with its name in the error.
+            # caps, which come from the pipeline's text. If a consumer can't take the format, the
+            # negotiation later refuses this consumer by name.
             accepted.close()
             return
         self._accepted = accepted

@@ -266,8 +266,9 @@ class EncodedPicture(NamedTuple):
 Picture = RawPicture | EncodedPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
 _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
-# This many pictures at a recording's start may be unreadable. More may be in a video, because a
-# recording may begin between two key frames; gstreamer_node's largest 'gop_size' is 1000.
+# This many pictures at a recording's start may be unreadable. In a video more may be unreadable,
+# because a recording may begin between two key frames. gstreamer_node's largest 'gop_size' is
+# 1000.
 _FIRST_TRIES, _FIRST_TRIES_OF_VIDEO = 32, 1000
 _CLOCK_WAS_SET_NS = 1_000_000_000
 # If stamps and the recorder's clock differ by this much over a recording, a simulation ran at
@@ -560,7 +561,8 @@ class BagSource(FrameSource):
         files = _storage_files(self._path) if self._path.is_dir() else [self._path]
         if len(files) == 1:
             return _rescue(files[0])
-        # The recording has several files, or only compressed ones; which is damaged isn't known.
+        # The recording has several files, or only compressed files. It isn't known which file is
+        # damaged.
         return "check each of its files: run 'mcap doctor', or sqlite3's 'pragma integrity_check'"
 
     def _moment(self) -> Moment | None:

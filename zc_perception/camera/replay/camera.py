@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 _RAW = ('.nv12', '.yuv')
-# With recorded stamps, a round is this much longer than the recording, so that the next round's
-# first stamp is later than this round's last stamp. The recording's length is measured by times of
-# recording. The latency from a stamp to the time of recording varies by less than this constant.
+# With recorded stamps, a round (one play of the recording) lasts this much longer than the
+# recording, so that the next round's first stamp is later than this round's last stamp. The
+# recording's length is measured by times of recording. The latency from a stamp to the time of
+# recording varies by less than this constant.
 _BETWEEN_ROUNDS_NS = 100_000_000
 STAMPS = ('now', 'recorded')
 """

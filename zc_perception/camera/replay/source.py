@@ -19,8 +19,8 @@ The base of the sources that the replay camera plays.
 :func:`recording_path` returns the path of a recording. :func:`refuse_foreign` refuses files whose
 first bytes show that they are no recordings. :class:`FrameSource` is the base class of the sources
 for the kinds of recordings. :class:`PlaneWriter` converts pictures to NV12 planes and scales them,
-in one pass over the pixels (two for Bayer). :class:`RecordedStamps` replaces useless stamps:
-cameras without a clock stamp frames with 0 or with one constant.
+in one pass over the pixels (two for Bayer). :class:`RecordedStamps` replaces useless stamps: if a
+camera has no clock, all its frames have the stamp 0 or the same constant.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class RecordedStamps:
 
 DEFAULT_FRAMERATE = 30.0
 RATE_FROM = 64
-"""Number of first frames from which the rate is computed; later frames may have gaps."""
+"""Number of frames at a recording's start that are read to compute the frame rate."""
 
 
 @dataclass(frozen=True)

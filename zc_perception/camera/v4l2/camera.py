@@ -261,7 +261,7 @@ class V4l2Stream:
     :param needed: how many buffers must be queued before the driver fills a buffer. While fewer
         are queued, the time without a frame does not count as silence.
     :param silent_s: after this many seconds without a good frame (see :meth:`good`) the stream is
-        restarted; after the same time again the camera counts as lost.
+        restarted; after this many more seconds the camera counts as lost.
     """
 
     def __init__(
