@@ -326,7 +326,7 @@ class CameraOptions:
     before: Camera | None = None
 
     def stamp_clock(self) -> StampClock:
-        """Return the lost camera's :attr:`clock`, made ready for reuse; if ``None``, a new one."""
+        """Return the lost camera's clock, made ready for reuse; if there is none, a new clock."""
         return StampClock(self.now_ns) if self.clock is None else self.clock.reopened()
 
     def open_heaps(self) -> OfferedHeaps:

@@ -392,7 +392,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class RoadEdges:
-    """Pixel columns of the road's two edges at the picture's bottom, and where they meet."""
+    """Pixel columns of the road's edges at the picture's bottom, and of the point where they meet."""
 
     left: float
     right: float

@@ -339,7 +339,7 @@ class Sample(Reference):
 
     @property
     def corrupted(self) -> bool:
-        """Whether the source marked the frame as damaged; v4l2src marks the frames that V4L2 calls bad."""
+        """Whether the source marked the frame as damaged; v4l2src marks V4L2's bad frames."""
         return bool(Buffer.from_address(self.buffer).mini_object.flags & BUFFER_CORRUPTED)
 
     @property
