@@ -898,7 +898,7 @@ class DrawnCamera(Camera):
         return self._first_stamp_ns + self._elapsed_ns()
 
     def _elapsed_ns(self) -> int:
-        """Return the ns from the first frame to frame ``_sequence``; the camera isn't live."""
+        """Return ns from the first frame to frame ``_sequence``, for a camera that isn't live."""
         return round(self._sequence * 1e9 / self.framerate)
 
     def _wait_for_turn(self) -> bool:

@@ -84,8 +84,8 @@ STUCK_S = 3.0
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# Of a latched topic, keep this many of the newest messages: late subscribers get them, too. A
-# publisher has one latched message, and few topics have more publishers than this.
+# A latched topic's messages also reach subscribers that come late. Keep this many of the topic's
+# newest messages. A publisher has one latched message, and few topics have more publishers.
 _KEPT = 32
 
 

@@ -392,7 +392,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class RoadEdges:
-    """Pixel columns of the road's edges at the picture's bottom, and of the point where they meet."""
+    """Pixel columns of the road's edges at the picture's bottom, and of their vanishing point."""
 
     left: float
     right: float
@@ -699,7 +699,7 @@ class RoadScene:
 
     def __init__(self, width: int, height: int, seed: int = 0, palette: str = 'all') -> None:
         """
-        Make a scene of ``width`` and ``height`` pixels, even and at least 64.
+        Make a scene of ``width`` and ``height`` pixels; both must be even and at least 64.
 
         ``palette`` is a key of :data:`PALETTES`.
 

@@ -267,8 +267,7 @@ Picture = RawPicture | EncodedPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
 _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
 # This many pictures at a recording's start may be unreadable. In a video more may be unreadable,
-# because a recording may begin between two key frames. gstreamer_node's largest 'gop_size' is
-# 1000.
+# because a recording may begin between key frames: gstreamer_node's largest 'gop_size' is 1000.
 _FIRST_TRIES, _FIRST_TRIES_OF_VIDEO = 32, 1000
 _CLOCK_WAS_SET_NS = 1_000_000_000
 # If stamps and the recorder's clock differ by this much over a recording, a simulation ran at
@@ -567,7 +566,7 @@ class BagSource(FrameSource):
 
     def _moment(self) -> Moment | None:
         """
-        Return the time of the next message, by the stamp in its header.
+        Return the next message's time, by the stamp in its header, and this header.
 
         If the message can't be read, the time at which it was recorded is used instead.
         """
@@ -611,9 +610,9 @@ class BagSource(FrameSource):
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """
-        Read the next picture.
+        Write the current picture into *planes*; return ``False`` if it can't be played.
 
-        :raises RecordingError: the picture has another size.
+        :raises RecordingError: the picture's size differs from the first picture's size.
         """
         picture = self._picture
         if picture is None:

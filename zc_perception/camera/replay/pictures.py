@@ -252,9 +252,9 @@ class ImageSource(FrameSource):
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """
-        Read the next picture.
+        Write the current picture into *planes*; return ``False`` if it can't be decoded.
 
-        :raises RecordingError: the picture has another size; the message names the file.
+        :raises RecordingError: the picture's size differs from the first picture's size.
         """
         file = self._files[self.number]
         try:

@@ -876,7 +876,7 @@ class VideoSource(FrameSource):
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """
-        Read the next frame.
+        Write the current frame into *planes*; return ``False`` if it is damaged.
 
         :raises RecordingError: the frame has another size, rotation or colorimetry than the first
             frame.
