@@ -65,8 +65,8 @@ class ParameterSpec:
     :param other_choices: returns further allowed strings; called when a value is not in *choices*,
         and when a text lists the allowed values.
     :param renamed: former choices with their present names, for messages.
-    :param whole_numbers: whether integers are accepted as strings, also in a list, because YAML
-        reads a number without quotes as an integer.
+    :param whole_numbers: whether an integer is accepted in place of a string, also in a list,
+        because YAML reads a number without quotes as an integer.
     :param dynamic: whether the parameter may change while the node runs. Other parameters may
         change only while the node is unconfigured, and never in a node without a lifecycle.
     :param fixed: whether the value can be set only when the node starts.
@@ -93,7 +93,7 @@ class ParameterSpec:
     check: Callable[[Any], object] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a wrong declaration at its import; the error then names the kind's package."""
+        """Refuse a wrong declaration during the import, so that the error names the package."""
         if type(self.default) not in TYPE_NAMES:
             raise ConfigError(
                 f"the default of parameter '{self.name}' is {shown(self.default)}; it must be "

@@ -172,8 +172,8 @@ class NodeOptionParser(OptionParser):
         """
         Return the text of ``--help``, with the parameters of each kind.
 
-        This imports the kinds' modules. If that fails, as without NumPy, the text lists only the
-        kinds' names.
+        This imports the kinds' modules. If an import fails, for example because NumPy is
+        missing, the text lists only the kinds' names.
         """
         lines: list[str] = []
         for prefix, kinds in self._kinds.items():

@@ -132,7 +132,7 @@ class RecoveringDevice:
         return ''
 
     def lose(self, reason: str) -> None:
-        """Close the lost device and plan when to reopen it. The caller abandons its jobs first."""
+        """Close the lost device and plan when to reopen it. The caller first abandons all jobs."""
         self.losses += 1
         self.state = DeviceState(time.monotonic_ns(), self.state.attempt, reason)
         self.recovering = True

@@ -156,8 +156,8 @@ class Scheduler:
     device is lost are released and counted; with *keep_all* they wait in the queue.
 
     :param queue: the frames to run; if its depth is 1, a new frame replaces the one that waits.
-    :param in_flight: the number of jobs submitted before the first of them is done; limited to
-        the accelerator's ``max_in_flight``.
+    :param in_flight: the largest number of jobs in flight at the same time; limited to the
+        accelerator's ``max_in_flight``.
     :param timeout_s: seconds after which a job without a result is given up.
     :param reopen: opens the accelerator with its model again; ``None``: a lost device can't be
         opened again, and each frame fails.

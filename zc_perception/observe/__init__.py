@@ -23,8 +23,8 @@ Read in this order:
    several nodes' records and the kernel's events to one trace, and computes how long each stage of
    a frame took. The program ``zc_timeline`` shows the trace and the durations for running
    nodes.
-2. :mod:`~zc_perception.observe.diagnostics` publishes ``/diagnostics``. ``metrics`` computes its
-   figures: latencies, and the recent growth of counters.
+2. :mod:`~zc_perception.observe.diagnostics` publishes ``/diagnostics``. ``metrics`` computes the
+   published latencies, and the recent growth of counters.
 3. ``processes`` reads ``/proc`` about other processes, and tells users which
    rights they lack for that.
 """

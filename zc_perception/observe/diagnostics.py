@@ -95,7 +95,8 @@ class Status:
     :param message: the state, in one sentence.
     :param values: figures by name.
     :param advice: what the user can do; required for every level except OK.
-    :param hardware_id: the device that the status describes; empty: the host's name.
+    :param hardware_id: the device that the status describes; if empty, the host's name is
+        published in its place.
     """
 
     part: str
@@ -288,7 +289,7 @@ _Row = tuple[str, Level, tuple[str, str, str], Mapping[str, str]]
 
 
 def _figures(rows: Sequence[_Row]) -> list[tuple[str, Level, Mapping[str, str]]]:
-    """Return the rows without their texts: a text that counts seconds would always differ."""
+    """Return rows without texts, because a text that counts seconds differs in each message."""
     return [(part, level, values) for part, level, _, values in rows]
 
 

@@ -239,7 +239,7 @@ class FrameLog:
 
     @property
     def closed(self) -> bool:
-        """Whether records are ignored: the log is closed, wasn't made, or is a parent's (fork)."""
+        """Whether records are ignored: the log is closed, was not made, or is the parent's log."""
         return self._open is None
 
     def published(self, frame: Frame, began_ns: int, sent_ns: int) -> None:
@@ -373,7 +373,7 @@ _WEAKLY_ORDERED = os.uname().machine not in ('x86_64', 'i686')
 
 @dataclass(frozen=True)
 class UnreadableProcess:
-    """Another process that may have a frame log, which the calling process can't read."""
+    """Another process that may have a frame log, but that this process can't examine."""
 
     pid: int
     name: str

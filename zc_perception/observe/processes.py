@@ -165,8 +165,8 @@ class ProcessState(NamedTuple):
 
     :ivar state: one letter, such as R or S.
     :ivar parent: the parent's pid.
-    :ivar start: when the process started, in clock ticks since boot. It tells two processes apart
-        that had the same pid.
+    :ivar start: when the process started, in clock ticks since boot. This time
+        differs for two processes that had the same pid, one after the other.
     """
 
     state: str

@@ -17,8 +17,9 @@
 ``zc_timeline``: show how much time the running nodes need for each stage of a frame.
 
 The program reads the nodes' frame logs, and needs neither root nor ROS. It prints a table with a
-row for each stage: the median, the 99th percentile, and the median in per cent of the median for
-all stages together. Option ``--trace`` writes a trace of every frame, for ui.perfetto.dev.
+row for each stage: the median, the 99th percentile, and the share in per cent. The share is the
+stage's median divided by the median for all stages together. Option ``--trace`` writes a trace of
+every frame, for ui.perfetto.dev.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Resized:
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
-        """Return the resized plane: *out* if given, else this object's memory, or *plane*."""
+        """Return the resized plane: in *out* if given, else in own memory or *plane* itself."""
         if self._before is not None:
             plane = narrowed(plane, self._before)
         if self._scaled:
@@ -252,7 +252,7 @@ def _codes(layout: str) -> dict[tuple[bool, int], int]:
     """
     Return OpenCV's codes to convert the format *layout* to a picture.
 
-    The key is (whether the picture's order is B, G, R, the picture's number of channels).
+    The key is a pair: whether the picture's order is B, G, R; and its number of channels.
     """
     orders = {(False, 3): 'RGB', (True, 3): 'BGR', (False, 4): 'RGBA', (True, 4): 'BGRA'}
     return {key: getattr(cv2, f'COLOR_YUV2{order}_{layout}') for key, order in orders.items()}

@@ -64,8 +64,8 @@ def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> 
     """
     Return the ``drm-format`` string, such as ``NV12`` or ``NV12:0x0100000000000002``.
 
-    The fourcc may be one that this package can't use, because lists with such formats are passed
-    on unchanged.
+    The fourcc may be one that this package can't use: lists of formats are passed on unchanged,
+    and may have such a fourcc.
 
     :param implicit: whether an INVALID modifier is allowed. It is written as ``NV12:INVALID``,
         which isn't valid in caps.

@@ -265,7 +265,8 @@ def find_fences(
     Compare the last job of each buffer with the fences in the buffer, at each snapshot.
 
     Several open files of the card may each have a job with the same number. So a fence in a buffer
-    of another frame doesn't prove that a job read that buffer, if the frame has the job's number.
+    of another frame doesn't prove that a job read that buffer, if that frame's job has the same
+    number.
 
     :param users: by job number, the buffers of all frames with this number.
     :param strangers: the numbers of jobs that belong to no node's frame; a fence with such a
@@ -339,7 +340,8 @@ class ImportTable:
     :ivar clearings: an entry for each time at which the node had no import left after several
         releases in a row: this time, the released images, and all images used until then.
     :ivar last: the newest import, whose job may come after the end of the trace. ``None``:
-        since then, the node has submitted a job, or the import's thread has released a buffer.
+        after that import, the node has submitted a job, or the import's thread has released a
+        buffer.
     """
 
     def __init__(self) -> None:

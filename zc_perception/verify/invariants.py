@@ -335,7 +335,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
 
 
 def check_imports(seen: Observation) -> Check:
-    """Check I3: each buffer was imported before its submission; each job belongs to a frame."""
+    """Check I3: a frame's buffers are imported before its submission; each job has a frame."""
     findings = Findings()
     _frames(seen, findings)
     following = None

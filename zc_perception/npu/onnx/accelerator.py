@@ -123,7 +123,7 @@ _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
 _NO_OPERATOR = re.compile('not a registered function/op|No Op registered for')
 _ELSEWHERE = re.compile('[Ee]xternal (data path|initializer)|cannot get file size')
 _TOO_NEW = re.compile(r'[Oo]pset (\d+) is under development|model (IR version: \d+)')
-# The start of ONNX Runtime's error messages, which doesn't help users: a code and a source line.
+# ONNX Runtime's error messages start with a code and a source line, which don't help users.
 _PLACE = re.compile(r'(\[ONNXRuntimeError\] : \d+ : \w+ : )?(/\S+:\d+ .*?\) )?')
 # ONNX Runtime's name of the device memory of each provider that doesn't compute in host memory.
 _MEMORIES = {

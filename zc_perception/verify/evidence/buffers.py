@@ -41,8 +41,8 @@ doesn't tell which memfd that is, so :func:`find_memfds` finds all that could be
 as large as a frame and sealed against shrinking, as udmabuf demands. If a memfd is mapped and
 unmapped between two looks, no event shows this.
 
-A camera's device may have device files of any name, in any folder: a user with the right to do so
-can create more of them. So a mapping is identified by the number of the mapped device, which
+A camera's device may have device files of any name, in any folder: a privileged user can create
+more of them. So a mapping is identified by the number of the mapped device, which
 ``/proc/PID/map_files`` gives. Only shared mappings are examined, because V4L2 allows no others.
 
 vmsplice(2) puts the pages of a mapping into a pipe, and io_uring keeps the pages of registered
@@ -229,7 +229,7 @@ def _is_quiet(look: Snapshot, own: Sequence[KernelEvent]) -> bool:
 
 
 def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
-    """Apply one event to *state*, or take it back; return whether *state* allowed the event."""
+    """Apply one event to *state*, or undo the event; return whether *state* allowed this."""
     device = event.fields.get('dev_name', '')
     if (event.name == ATTACH) != backwards:
         state[device] += 1
