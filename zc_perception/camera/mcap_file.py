@@ -503,7 +503,7 @@ def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
 
 
 def _are_all(indexes: Sequence[bytes], content: bytes) -> bool:
-    """Tell whether the message indexes behind a chunk list all messages of the chunk."""
+    """Tell whether the message indexes that follow a chunk list all messages of the chunk."""
     at, messages = 0, 0
     while at + _RECORD.size <= len(content):
         messages += 1

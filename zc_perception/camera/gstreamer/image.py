@@ -538,10 +538,10 @@ def _listed(names: Iterable[str]) -> str:
     return '{ ' + ', '.join(f'"{name}"' for name in dict.fromkeys(names)) + ' }'
 
 
-# Spare slots for the source's buffers that appear only later: at the start some are still queued
-# in the source, and a V4L2 pool grows to 32 buffers while consumers are slow. If there were fewer
-# slots than buffers, a slot would be replaced for each frame, and every consumer would have to
-# import the buffer again.
+# Spare slots for the buffers that SharedFrames.pool() doesn't find. At the start some buffers are
+# still queued in the source, and later a V4L2 pool grows to 32 buffers while consumers are slow.
+# If there were fewer slots than buffers, a slot would be replaced for each frame, and every
+# consumer would have to import the buffer again.
 MORE = 24
 # Stop looking for buffers if no new buffer came for _IDLE_FRAMES frame periods, but not before
 # _IDLE_S seconds, and at the latest after _MAX_IDLE_S seconds.
