@@ -83,8 +83,8 @@ class SchedulerStatistics:
     submitted, and submitted = completed + timed_out + failed + in_flight.
 
     :param taken: frames taken from the queue.
-    :param dropped: frames that a newer one replaced in the queue before they were taken (newest
-        wins); not among ``taken``.
+    :param dropped: frames that newer frames replaced in the queue before the scheduler took them;
+        not among ``taken``.
     :param refused_disabled: frames released unused because detection was switched off.
     :param refused_recovering: frames that came while the device was lost.
     :param refused_device: frames whose buffers or job the device refused.

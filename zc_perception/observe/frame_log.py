@@ -557,7 +557,7 @@ class FrameLogReader:
 
 
 class FoundFrameLogs(list[FrameLogReader]):
-    """A list of open logs, which a ``with`` block closes at its end; and unreadable processes."""
+    """Open logs, which a ``with`` block closes at its end, and the unreadable processes."""
 
     def __init__(
         self, logs: Collection[FrameLogReader] = (), unreadable: Collection[UnreadableProcess] = ()
@@ -672,7 +672,7 @@ def _text(field: bytes) -> str:
 
 
 def _namespace_pids(process: Path) -> set[int]:
-    """Return the process's pid in each pid namespace that it is in; each container has its own."""
+    """Return the process's pid in each pid namespace that the process is in."""
     try:
         lines = (process / 'status').read_text(errors='replace').splitlines()
     except OSError:

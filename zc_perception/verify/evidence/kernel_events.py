@@ -30,8 +30,8 @@ Under QEMU another CPU may still run the old code. The more often a function is 
 likely it is that this other CPU hits a breakpoint that was already removed.
 
 Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst and kprobetrace.rst;
-Documentation/trace/ftrace.rst (columns of the ``trace`` file; *Instances*), ring buffer's notes on
-lost events.
+Documentation/trace/ftrace.rst (columns of the ``trace`` file; *Instances*), and the ring
+buffer's lines about lost events.
 """
 
 from __future__ import annotations
