@@ -593,7 +593,7 @@ class FrameReader(FrameSubscription):
             os.close(descriptor)
 
     def destroy(self) -> None:
-        """Unsubscribe, release the waiting frames and end a running loop. Idempotent."""
+        """Unsubscribe, release the waiting frames, end loops over this object. Idempotent."""
         with self._spinner_lock:
             self._ending = True
             spinner, self._spinner = self._spinner, None

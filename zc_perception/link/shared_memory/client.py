@@ -122,10 +122,8 @@ class Greeting:
             self.close()
             raise self._silent() from None
         except OSError as error:
-            if error.errno not in (
-                errno.EPIPE,
-                errno.ECONNRESET,
-            ):  # else the producer has closed, maybe after a REFUSED, which answer() will read
+            # After EPIPE and ECONNRESET, answer() reads what the producer sent before it closed.
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 self.close()
                 raise PeerGoneError(
                     f"no producer at '{path}': {os.strerror(error.errno or 0)}"
