@@ -99,7 +99,7 @@ class StageLatencies:
         self._frame_count = 0
 
     def record(self, stage: str, duration_ns: int) -> None:
-        """Add one duration."""
+        """Add one duration of *stage*, in nanoseconds."""
         self.windows[stage].record(duration_ns)
 
     def record_frame(
