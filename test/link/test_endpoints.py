@@ -29,7 +29,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from link_ros import Camera, grey_image, publishing, RAISING, Ros, SECOND
+from link_ros import announced, Camera, grey_image, publishing, RAISING, Ros, SECOND
 import pytest
 import rclpy
 from rclpy.callback_groups import ReentrantCallbackGroup
@@ -39,23 +39,28 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile
 from rclpy.task import Future
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
-from waiting import eventually
+from waiting import eventually, until
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link import rclpy_compat
+from zc_perception.link.announcement import write_announcement
 from zc_perception.link.endpoints import (
     AdaptedPublisher,
     AdaptedSubscription,
+    discovery,
     ExtraMessage,
     IN_PROCESS,
     REFUSED,
     ROS_MESSAGE,
+    SHARED_MEMORY,
+    UNMATCHED,
 )
 from zc_perception.link.endpoints.executor_turns import NodeWatch
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg
 from zc_perception.link.rclpy_compat import answer_later, parameter_overrides
+from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.lookout import Lookout
 from zc_perception.memory.ledger import CopyLedger
@@ -260,6 +265,19 @@ def test_order_is_kept_in_a_reentrant_group(ros: Ros, make_pool: Any, make_frame
         foreign.publish(grey_image(0, sequence))
     assert eventually(lambda: len(frames) == len(messages) == 30), reading.statistics()
     assert frames == messages == list(range(30)) and ros.errors == []
+
+
+def test_a_publisher_that_has_only_its_file_is_found_soon_after_another_has_ended(
+    here: Ros, make_pool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, '_REFRESH_S', 3600.0)
+    subscription = here.own(FrameSubscription(here.node('viewer'), 'image', lambda frame: None))
+    domain, pool = here.context.get_domain_id(), make_pool(slots=8)
+    for publisher_id in ('a' * 32, 'b' * 32, 'c' * 32):
+        with SharedMemoryServer('camera', publisher_id, pool, folder=tmp_path) as server:
+            write_announcement(announced(publisher_id, server.path), subscription.topic, domain)
+            until(lambda: subscription.statistics().rung == SHARED_MEMORY, subscription.statistics)
+        until(lambda: subscription.statistics().rung == UNMATCHED, subscription.statistics)
 
 
 def test_required_copy_free_stays_direct_and_names_the_plain_publisher(

@@ -48,7 +48,8 @@ _MAX_ANNOUNCEMENTS = 100
 _UNMET_S = 60.0
 # For this time, the graph may still count a killed publisher; Fast DDS forgets it after 20 s.
 _GRAPH_REMEMBERS_S = 60.0
-_FILES_S = 2.0
+#: Announcement files are read this long after the last time, in seconds, or later.
+FILES_S = 2.0
 # A publisher's writer on the topic appears in the graph within this time after its writer of
 # announcements. Only the writer on the topic has the QoS that must match the subscription's.
 _ALONE_S = 2.0
@@ -333,14 +334,14 @@ class Announcements:
         Say whether to look for announcement files now.
 
         Return ``True`` while fewer announcements are known than *adapted*, the number of adapted
-        publishers in the graph. Else return ``True`` every two seconds, because a publisher
+        publishers in the graph. Else return ``True`` every :data:`FILES_S`, because a publisher
         without ROS is announced only by its file.
         """
         connected = any(heard.connected() for heard in self._known.values())
         now = time.monotonic()
         if (
             adapted <= len(self._known) + (len(self._ended) if connected else 0)
-            and now < self._read_at + _FILES_S
+            and now < self._read_at + FILES_S
         ):
             return False
         self._read_at = now

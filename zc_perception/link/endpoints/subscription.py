@@ -73,7 +73,12 @@ from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, announcement_topic, host_id
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription, MEETING
 from zc_perception.link.changeover import Changeover, Key, message_key, REMEMBERED
-from zc_perception.link.endpoints.discovery import Announcements, GraphSigns, PublisherGraph
+from zc_perception.link.endpoints.discovery import (
+    Announcements,
+    FILES_S,
+    GraphSigns,
+    PublisherGraph,
+)
 from zc_perception.link.endpoints.executor_turns import coroutine_turn, ExecutorWake, NodeWatch
 from zc_perception.link.endpoints.qos import (
     ANNOUNCEMENTS_QOS,
@@ -342,6 +347,9 @@ class AdaptedSubscription(Generic[T]):
         self._remote = remote
         self._graph = PublisherGraph(node, self.topic, self._wanted)
         self._folder = default_folder()
+        self._folder_ns = 0
+        # The time by which announcement files of the last change in the folder have been read.
+        self._folder_read_by = 0.0
         self._signs = GraphSigns(node, self.topic)
         self._announcements = Announcements()
         self._unreachable_since: float | None = None
@@ -418,11 +426,14 @@ class AdaptedSubscription(Generic[T]):
         if not self._remote.off:
             with contextlib.suppress(OSError):
                 folder_ns = os.stat(self._folder).st_mtime_ns
-        changed = self._signs.changed(folder_ns, *local)
+        changed, now = self._signs.changed(folder_ns, *local), time.monotonic()
+        if folder_ns != self._folder_ns:
+            self._folder_ns, self._folder_read_by = folder_ns, now + FILES_S + _RUNG_PERIOD_S
         direct = all(rung in (IN_PROCESS, SHARED_MEMORY) for rung, _ in choice.routes)
         calm = direct and bool(choice.routes or choice.reason == NO_PUBLISHER)
         return (
             changed
+            or now < self._folder_read_by
             or not calm
             or choice.waiting
             or self._reader is not None
