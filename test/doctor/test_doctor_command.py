@@ -328,6 +328,8 @@ def run(*checks: Check, limit_s: float = 20.0, system: System | None = None) -> 
         (lambda *_: (), 'no result'),
         (lambda *_: ['well'], "TypeError: the check gave 'well', which is no Finding"),
         (lambda *_: [ok('fast', ms=np.float32(1.5))], 'float32 is not JSON serializable'),
+        (lambda *_: [Finding('ok', 'fine')], "TypeError: a finding has status 'ok', which is no"),
+        (lambda *_: [Finding(Status.OK, 'fine', figures=[8])], 'TypeError: '),
         (lambda *_: sys.exit('this machine has no such card'), 'SystemExit: this machine has no'),
     ],
 )

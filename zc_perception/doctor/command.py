@@ -254,7 +254,11 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
             # Take the findings one by one, so that an error after a finding doesn't lose it.
             if not isinstance(finding, Finding):
                 raise TypeError(f'the check gave {shown(finding)}, which is no Finding')
-            json.dumps(finding.figures, allow_nan=False)  # raises for what --json can't write
+            status = finding.status
+            if not isinstance(status, Status):
+                raise TypeError(f'a finding has status {shown(status)}, which is no Status')
+            # This raises for what --json can't write.
+            json.dumps(dict(finding.figures), allow_nan=False)
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
