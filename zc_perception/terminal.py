@@ -220,9 +220,9 @@ def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
             INTERRUPTION._reading = INTERRUPTION._writing = None
 
 
-def put(text: str, stream: TextIO | None) -> OSError | None:
+def put(text: str, stream: TextIO | None, end: str = '\n') -> OSError | None:
     """
-    Print a text and a line feed; return the error if printing fails, else ``None``.
+    Print a text and then *end*; return the error if printing fails, else ``None``.
 
     Characters that the stream's encoding lacks are escaped. After an error, the stream's
     descriptor is redirected to /dev/null. Otherwise Python would flush the stream's buffer at
@@ -232,7 +232,8 @@ def put(text: str, stream: TextIO | None) -> OSError | None:
         return OSError(errno.EBADF, 'the output is closed')
     encoding = stream.encoding or 'utf-8'
     try:
-        print(text.encode(encoding, 'backslashreplace').decode(encoding), file=stream, flush=True)
+        known = text.encode(encoding, 'backslashreplace').decode(encoding)
+        print(known, end=end, file=stream, flush=True)
     except (OSError, ValueError) as error:  # ValueError: the stream was closed
         with (
             contextlib.suppress(OSError, ValueError),

@@ -350,6 +350,22 @@ def test_an_early_end_says_that_there_is_no_picture(tmp_path: Path, free_domain:
     assert 'earlier run' in told and (tmp_path / 'detections.png').exists()
 
 
+def test_a_demo_that_can_not_print_still_writes_its_results(
+    tmp_path: Path, free_domain: int
+) -> None:
+    words = [str(BIN / 'zc_demo'), '--frames', '5', '--out', str(tmp_path)]
+    pipe = subprocess.PIPE
+    with (
+        open('/dev/full', 'wb') as full,
+        warm_start.Started(
+            words, stdout=full, stderr=pipe, text=True, env=environment(free_domain)
+        ) as running,
+    ):
+        _, errors = running.communicate(timeout=200)
+    assert running.returncode == 0 and 'Traceback' not in errors, errors
+    assert json.loads((tmp_path / 'summary.json').read_text())['frames'] >= 5
+
+
 # Notifications to systemd, received on a real datagram socket: the protocol, and programs that
 # work, wait for a camera, and hang.
 SMALL = {'width': 128, 'height': 96}

@@ -46,7 +46,7 @@ from zc_perception.nodes.perception_node import all_or_none
 from zc_perception.nodes.process import NodeGroup, ros_context
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.observe.metrics import StageLatencies
-from zc_perception.terminal import Interrupted, Interruption, interruptions
+from zc_perception.terminal import Interrupted, Interruption, interruptions, put
 from zc_perception.whole_file import check_writable, write_whole
 
 _SUMMARY, _PICTURE = 'summary.json', 'detections.png'
@@ -231,11 +231,16 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dic
     }
 
 
+def _say(text: str, end: str = '\n') -> None:
+    """Print to stdout; if nobody reads it any more, the run goes on for the sake of its files."""
+    put(text, sys.stdout, end)
+
+
 class Progress:
     """Prints progress: a terminal shows one line that changes; a file gets a new line each 2 s."""
 
     def __init__(self) -> None:
-        self._live = sys.stdout.isatty()
+        self._live = sys.stdout is not None and sys.stdout.isatty()
         self._last = 0.0
 
     def show(self, text: str) -> None:
@@ -243,16 +248,12 @@ class Progress:
         now = time.monotonic()
         if now - self._last >= (_PROGRESS_S if self._live else 4 * _PROGRESS_S):
             self._last = now
-            print(
-                f'\r\x1b[K{text}' if self._live else text,
-                end='' if self._live else '\n',
-                flush=True,
-            )
+            _say(f'\r\x1b[K{text}' if self._live else text, end='' if self._live else '\n')
 
     def end(self) -> None:
         """End a terminal's progress line with a line break."""
         if self._live:
-            print()
+            _say('')
 
 
 def _run(
@@ -305,23 +306,23 @@ def _run(
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
-    print(
+    _say(
         f'{summary["frames"]} frames of {summary["camera"]} in {summary["seconds"]} s '
         f'({summary["fps"]} per second), '
         f'{summary["detections"]} detections, {summary["dropped"]} dropped'
     )
-    print(
+    _say(
         f'link {summary["rung"]}, buffers from {summary["heap"]}, accelerator '
         f'{summary["accelerator"]}, model {summary["model"]}'
     )
-    print(
+    _say(
         'passes of the CPU over the pixels of a frame: '
         + ', '.join(f'{k} {v:g}' for k, v in summary['pixel_copies_per_frame'].items())
     )
     for stage, values in summary['latency_ms'].items():
-        print(f'  {stage:<11} p50 {values["p50"]:8.3f} ms   p99 {values["p99"]:8.3f} ms')
+        _say(f'  {stage:<11} p50 {values["p50"]:8.3f} ms   p99 {values["p99"]:8.3f} ms')
     if summary['boxes_iou_min'] is not None:
-        print(
+        _say(
             'smallest IoU of a box in the picture with its true object: '
             f'{summary["boxes_iou_min"]}'
         )
@@ -367,7 +368,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _nothing_written() -> int:
-    print('zc_demo: ended before the first frame; nothing was written')
+    _say('zc_demo: ended before the first frame; nothing was written')
     return 0
 
 
@@ -393,7 +394,7 @@ def _report(folder: Path, summary: dict[str, Any], watcher: Watcher) -> int:
         print(error_line('zc_demo', problem), file=sys.stderr)
     _print_summary(summary)
     if written:
-        print(written)
+        _say(written)
     if not summary['frames']:
         print('zc_demo: error: the detector has run on no frame', file=sys.stderr)
     return 0 if written and summary['frames'] else EXIT_FAILURE
