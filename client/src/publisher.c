@@ -229,18 +229,22 @@ static void judge(zc_publisher *publisher, struct peer *peer) {
     char why[300] = "", text[240];
     const char *step = "it has no buffers yet";
     if (publisher->buffers != NULL) {
-        uint32_t promised = publisher->reserved, count = (uint32_t)publisher->buffers->count;
-        for (size_t i = 0; i < publisher->num_peers; i++)
-            if (publisher->peers[i]->phase == SERVED) promised += publisher->peers[i]->window + publisher->peers[i]->depth;
+        /* Each window is promised, and the greatest depth once: the newest frames, which wait, are the same for all. */
+        uint32_t promised = publisher->reserved, deepest = 0, count = (uint32_t)publisher->buffers->count;
+        for (size_t i = 0; i < publisher->num_peers; i++) {
+            if (publisher->peers[i]->phase != SERVED) continue;
+            promised += publisher->peers[i]->window;
+            if (publisher->peers[i]->depth > deepest) deepest = publisher->peers[i]->depth;
+        }
         wire_misfit(&publisher->buffers->slots[0].image, publisher->heap, &peer->hello, text);
         if (text[0] == '\0') {
-            const uint32_t left = count > promised ? count - promised : 0;
-            if (left < 2) {
-                snprintf(why, sizeof why, "%u of %u slots are promised: give the camera more of them, or end another consumer", promised, count);
+            const uint32_t waiting = deepest > 1 ? deepest : 1, left = count > promised ? count - promised : 0;
+            if (left < 1 + waiting) {
+                snprintf(why, sizeof why, "%u of %u slots are promised: give the camera more of them, or end another consumer", promised + deepest, count);
                 refuse(publisher, peer, WIRE_BUSY, why);
                 return;
             }
-            peer->window = peer->hello.window < left - 1 ? peer->hello.window : left - 1;
+            peer->window = peer->hello.window < left - waiting ? peer->hello.window : left - waiting;
             peer->depth = peer->hello.depth < left - peer->window ? peer->hello.depth : left - peer->window;
             peer->phase = SERVED;
             struct wire_welcome welcome = {.version = WIRE_VERSION, .window = peer->window, .depth = peer->depth};

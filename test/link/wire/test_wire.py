@@ -25,7 +25,7 @@ that keep the page or break it. The programs of client/ have memory and UB sanit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 import itertools
@@ -844,6 +844,20 @@ def test_a_producer_without_a_descriptor_left_pauses_and_then_accepts(start: Sta
             assert int(process.stdout.readline()) < 100, 'it pauses instead of trying all the time'
             assert peer.receive_refused().code == BUSY, 'it has no buffers yet'
         process.kill()
+
+
+def test_the_depth_is_promised_once_for_all_consumers(
+    program: Path, bar_program: Path, folder: Path
+) -> None:
+    """Six slots are enough for two of the camera's, three windows of 1 and a depth of 1."""
+    with Bar(bar_program, folder, buffers=6) as bar, ExitStack() as consumers:
+        bar.announcement()
+        for _ in range(3):
+            one = ConsumerProcess(program, bar.path, '--window', '1')
+            assert 'sequence' in consumers.enter_context(one).line()
+        with ConsumerProcess(program, bar.path) as fourth:
+            code, text = fourth.refusal()
+        assert code == BUSY and '6 of 6 slots' in text
 
 
 def test_more_consumers_than_there_are_slots_hear_that_it_is_busy(
