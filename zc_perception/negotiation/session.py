@@ -152,9 +152,9 @@ class BufferSession:
         """
         Choose one setting, allocate buffers, and let consumers import them on trial.
 
-        Consumers whose constraints contradict those of the camera, the stand-ins or earlier
-        *consumers* are refused. Each other consumer imports the buffers of every slot. Call this
-        method only once in a session.
+        Consumers whose constraints contradict those of the camera, of a stand-in (for a consumer
+        that comes later) or of earlier *consumers* are refused. Each other consumer imports the
+        buffers of every slot. Call this method only once in a session.
 
         :raises NegotiationError: camera and stand-ins can't agree, or the allocation doesn't match
             the request.

@@ -114,8 +114,8 @@ class ReplayCamera(DrawnCamera):
     With parameter ``keep_all``, every frame is published exactly once: it waits for a free slot,
     and the recording is not repeated. Otherwise, a frame for which no slot is free is skipped
     without being decoded. Parameter ``loop`` repeats the recording. If parameter ``stamps`` is
-    ``recorded``, stamps increase from round to round, and a round is as long as the whole
-    recording.
+    ``recorded``, each repetition has later stamps than the one before: they differ by the length
+    of the whole recording after ``replay_start``.
 
     :raises ConfigError: the recording can't be used, has an unreadable part before the time in
         parameter ``replay_start``, or ends before that time.

@@ -168,14 +168,14 @@ class Distances:
 
 class YoloV8(Head):
     """
-    Decode one tensor of decoded boxes, or the raw levels.
+    Decode one tensor with all boxes, or the raw tensors of each stride.
 
     The tensor is 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels,
-    scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. A raw
+    scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. A stride's
     level has its boxes and classes in separate tensors or in one. The tensors may have any order.
 
     If the model has masks, keypoints or angles, their numbers follow the classes of each row. A
-    raw level then has three parts: boxes, classes and these numbers.
+    level then has three parts: boxes, classes and these numbers.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
