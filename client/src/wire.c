@@ -494,6 +494,9 @@ static bool keeps(const zc_image *image, const char *heap, const char *name, cha
     if (strcmp(name, "one_buffer") == 0) return image->num_buffers == 1;
     if (strcmp(name, "buffer_per_plane") == 0) return image->num_buffers == image->num_planes;
     if (strcmp(name, "heap") == 0) return names_heap(value, heap);
+    if (strcmp(name, "device") == 0) return image->kind == ZC_DMABUF;
+    /* Other heaps may have contiguous buffers: if a device can't import them, the consumer rejects them. */
+    if (strcmp(name, "contiguous") == 0) return image->kind == ZC_DMABUF && strcmp(heap, "dma_heap/system") != 0 && strcmp(heap, "udmabuf") != 0;
     if (strcmp(name, "min_size") == 0) return size_of(value, &width, &height) && image->width >= width && image->height >= height;
     if (strcmp(name, "max_size") == 0) return size_of(value, &width, &height) && image->width <= width && image->height <= height;
     if (strcmp(name, "max_stride") == 0 || strcmp(name, "height_align") == 0) {

@@ -93,6 +93,8 @@ from zc_perception.link.shared_memory.protocol import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import default_folder
 from zc_perception.link.shared_memory.wire import Refused
+from zc_perception.negotiation.constraints import parse_options
+from zc_perception.negotiation.settings import heap_offer
 from zc_perception.pixel.fourcc import FORMATS as PACKAGE_FORMATS
 from zc_perception.pixel.layout import sample_bytes
 
@@ -831,6 +833,18 @@ def test_a_layout_has_a_size_that_its_format_can_have(start: Start) -> None:
         'ABCD 640 480 1': '-22: format ABCD is not in docs/linear_formats.md',
     }
     assert lines_of(start('layouts', *' '.join(asked).split())) == list(asked.values())
+
+
+def test_a_device_takes_dma_bufs_and_contiguous_memory_may_be_it(start: Start) -> None:
+    """As :class:`HeapOffer` says; a consumer whose device can't import them rejects them."""
+    heaps = 'memfd', 'dma_heap/system', 'udmabuf', 'dma_heap/linux,cma', 'v4l2'
+    asked = [
+        (heap, option) for option in ('device=/dev/metis-0:1:0', 'contiguous') for heap in heaps
+    ]
+    said = lines_of(start('taker', *(word for pair in asked for word in pair)))
+    assert [line == 'taken' for line in said] == [
+        not heap_offer(heap).objections(parse_options(option), None) for heap, option in asked
+    ]
 
 
 def test_a_producer_without_a_descriptor_left_pauses_and_then_accepts(start: Start) -> None:

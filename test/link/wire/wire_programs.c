@@ -189,11 +189,24 @@ static int layouts(int count, char **words) {
     }
     return 0;
 }
+/* Print for each heap and options whether a consumer with these options takes the heap's buffers: "taken", or why not. */
+static int taker(int count, char **words) {
+    for (char **word = words; word + 1 < words + count; word += 2) {
+        zc_consumer consumer = {.memory = 3, .stride_align = 1, .offset_align = 1};
+        zc_image image;
+        char why[240];
+        if (zc_image_linear(&image, NV12, 64, 48, 1, 1) != 0) fail();
+        image.kind = strcmp(word[0], "memfd") == 0 ? ZC_MEMFD : ZC_DMABUF;
+        strcpy(consumer.options, word[1]);
+        puts(zc_consumer_takes(&consumer, &image, word[0], why, sizeof why) ? "taken" : why);
+    }
+    return 0;
+}
 
 int main(int count, char **words) {
     static const struct { const char *name; int (*run)(int count, char **words); } programs[] = {
         {"forker", forker}, {"poller", poller}, {"resizer", resizer}, {"forgetful", forgetful},
-        {"starved", starved}, {"keeper", keeper}, {"layouts", layouts},
+        {"starved", starved}, {"keeper", keeper}, {"layouts", layouts}, {"taker", taker},
     };
     for (size_t i = 0; count > 1 && i < sizeof programs / sizeof *programs; i++) {
         if (strcmp(programs[i].name, words[1]) != 0) continue;
