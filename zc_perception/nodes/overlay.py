@@ -208,7 +208,7 @@ OVERLAY = Part(
     Row(lambda s: s.unmatched > s.drawn, WARN, ('{unmatched} detections came lately, but the '
                                                 'node no longer had their frames, or never got '
                                                 'them'),
-        "raise parameter 'history' for a slow model, or lower 'scale'"),
+        "if the model is slow, raise parameter 'history'; if this node is, lower 'scale'"),
     well='drawing',
 )  # fmt: skip
 

@@ -596,7 +596,7 @@ class ImportFollowing:
         return ''
 
     def _follow(self, events: Sequence[KernelEvent]) -> None:
-        """Process all events in order, then count the results of each node."""
+        """Process all events in order, then sum up what was found for each node."""
         named = traced()
         for event in events:
             pid = self._seen.process_of.get(event.tid, -1)

@@ -440,8 +440,8 @@ class SharedMemoryServer:
         Serve the slots of *pool* from now on.
 
         A consumer of the earlier pool stays connected if it can use the new buffers, and the new
-        pool can grant the same depth and the same window, but no larger window. Otherwise the
-        server disconnects the consumer, which then connects again.
+        pool grants exactly its depth and its window (the number of frames that it may hold).
+        Otherwise the server disconnects the consumer, which then connects again.
 
         :param heap: the heap of the pool's buffers, to check constraints on memory. If it is
             ``None``, the heap is unknown, and these constraints aren't checked.
