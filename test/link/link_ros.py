@@ -167,8 +167,8 @@ class Ros:
             except Exception as error:
                 self.errors.append(error)
 
-    def node(self, name: str) -> Node:
-        node = Node(name, context=self.context, **LEAN)
+    def node(self, name: str, **options: Any) -> Node:
+        node = Node(name, context=self.context, **LEAN, **options)
         self.executor.add_node(node)
         self._nodes.append(node)
         return node

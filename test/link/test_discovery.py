@@ -197,11 +197,12 @@ def test_a_socket_that_is_gone_is_an_end_only_where_it_was_there(
 class Writers:
     """A graph with writers by topic: the node's name of each, by its number."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.writers: dict[str, dict[int, str]] = {}
+        monkeypatch.setattr(discovery, 'publishers_of', lambda node, topic: node.of(topic))
         self.graph = PublisherGraph(self, TOPIC, LinkQos(1))  # type: ignore[arg-type]
 
-    def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
+    def of(self, topic: str) -> list[Any]:
         about = {'node_namespace': '/', 'qos_profile': QoSProfile(depth=1)}
         return [
             SimpleNamespace(node_name=name, endpoint_gid=[*f'{topic}{n}'.encode()], **about)
@@ -234,7 +235,7 @@ def test_the_graph_is_asked_when_a_number_has_changed_and_now_and_then(
 
 
 def test_a_publisher_needs_no_writer_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, writers = [1000.0], Writers()
+    now, writers = [1000.0], Writers(monkeypatch)
     monkeypatch.setattr(discovery, 'time', SimpleNamespace(monotonic=lambda: now[0]))
     assert writers.count() == PublisherCount(0, 0, (), '')
     all_of_them = ['bare', 'camera', 'here'], ['camera', 'here', 'plain']
@@ -252,15 +253,19 @@ def test_a_publisher_needs_no_writer_of_messages(monkeypatch: pytest.MonkeyPatch
     assert writers.count(['bare']) == PublisherCount(1, 1, (), '')
 
 
-def test_of_a_node_that_publishes_both_ways_the_plain_one_is_left() -> None:
-    writers, left = Writers(), ('/robot', '/driver')
+def test_of_a_node_that_publishes_both_ways_the_plain_one_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writers, left = Writers(monkeypatch), ('/robot', '/driver')
     both = ['robot', 'robot', 'driver']
     assert writers.count(['robot'], both) == PublisherCount(1, 1, left, '')
     assert writers.count([], both[1:]) == PublisherCount(0, 0, left, '')
 
 
-def test_a_dead_publisher_whose_endpoints_go_one_after_the_other_is_no_plain_one() -> None:
-    writers = Writers()
+def test_a_dead_publisher_whose_endpoints_go_one_after_the_other_is_no_plain_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writers = Writers(monkeypatch)
 
     def counted(**changes: list[int]) -> tuple[int, int]:
         topics = {'images': TOPIC, 'announcers': f'{TOPIC}/_zc'}

@@ -182,6 +182,30 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
     assert publisher.statistics().conversions == converted
 
 
+def test_remaps_that_exchange_two_topics_are_applied_once(ros: Ros) -> None:
+    swap = ['--ros-args', '-r', '/left:=/right', '-r', '/right:=/left']
+    node, frames = ros.node('consumer', cli_args=swap), []
+    subscription = ros.subscription(
+        node,
+        frame_adapter('rgb8', CopyLedger(), holder='consumer'),
+        callback=lambda f: frames.append(f.header.frame_id),
+        qos=QoSProfile(depth=5),
+        topic='/left',
+    )
+    image = Image(width=2, height=2, encoding='rgb8', step=6, data=bytes(12))
+    foreign = {t: ros.node(t).create_publisher(Image, f'/{t}', 5) for t in ('left', 'right')}
+
+    def came() -> bool:
+        for image.header.frame_id, publisher in foreign.items():
+            publisher.publish(image)
+        return len(frames) > 2
+
+    eventually(came)
+    assert set(frames) == {'right'}
+    assert subscription.topic == '/right'
+    eventually(lambda: '/right is a plain publisher' in subscription.choice.reason)
+
+
 def test_keep_all_with_transient_local_is_refused_for_frames_only(ros: Ros) -> None:
     for_ever = QoSProfile(
         history=HistoryPolicy.KEEP_ALL, durability=DurabilityPolicy.TRANSIENT_LOCAL

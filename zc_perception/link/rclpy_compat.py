@@ -42,6 +42,7 @@ from rcl_interfaces.msg import SetParametersResult
 import rclpy
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.executors import Executor
+from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.lifecycle import LifecycleNodeMixin
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -49,6 +50,7 @@ from rclpy.qos import QoSPolicyKind, QoSProfile
 from rclpy.qos_overriding_options import _declare_qos_parameters, QoSOverridingOptions
 from rclpy.serialization import deserialize_message
 from rclpy.task import Future
+from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from zc_perception.errors import one_line, printable
 
@@ -140,6 +142,18 @@ def publisher_count(node: Node, topic: str) -> int:
     """
     with node.handle:
         return int(node.handle.get_count_publishers(topic))
+
+
+def publishers_of(node: Node, topic: str) -> list[TopicEndpointInfo]:
+    """
+    Return information about the publishers of a topic, given by its full name.
+
+    The node's own method remaps the name first. But a full name already is the result of the
+    node's remaps: if they exchange two topics, it would become the other topic's name.
+    """
+    with node.handle:
+        found = _rclpy.rclpy_get_publishers_info_by_topic(node.handle, topic, False)
+    return [TopicEndpointInfo(**each) for each in found]
 
 
 def publish(publisher: Any, message: Any) -> None:

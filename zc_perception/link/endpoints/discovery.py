@@ -37,7 +37,7 @@ from zc_perception.link.announcement import Announcement, host_id, read_announce
 from zc_perception.link.bus import BusPublisher, LinkQos
 from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.endpoints.qos import link_qos
-from zc_perception.link.rclpy_compat import publisher_count
+from zc_perception.link.rclpy_compat import publisher_count, publishers_of
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.unix_socket import default_folder
 from zc_perception.link.shared_memory.unix_socket import SUFFIX as SOCKET_SUFFIX
@@ -135,10 +135,8 @@ class PublisherGraph:
         """Count the current publishers, except *local*, this process's adapted publishers."""
         # Read the topic's writers before the announcers: a publisher makes its announcer before
         # its writer, so for each adapted writer found here, the announcer is found below.
-        writers = self._node.get_publishers_info_by_topic(self._topic)
-        announcers = Counter(
-            map(node_name, self._node.get_publishers_info_by_topic(self._topic + SUFFIX))
-        )
+        writers = publishers_of(self._node, self._topic)
+        announcers = Counter(map(node_name, publishers_of(self._node, self._topic + SUFFIX)))
         own = Counter(publisher.name for publisher in local)
         adapted: list[str] = []
         plain: list[tuple[str, str]] = []
@@ -453,7 +451,7 @@ class Rivals:
         if not self._signs.changed() and self._alone:
             return []
         topic = self._publisher.topic
-        announcers = self._node.get_publishers_info_by_topic(topic + SUFFIX)
+        announcers = publishers_of(self._node, topic + SUFFIX)
         now = self._monotonic()
         self._since = {gid: self._since.get(gid, now) for gid in map(endpoint_gid, announcers)}
         if len(announcers) > 1 and not self._answers(topic):

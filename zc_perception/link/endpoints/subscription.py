@@ -96,7 +96,13 @@ from zc_perception.link.endpoints.remote_links import (
     WindowWarnings,
 )
 from zc_perception.link.image_conversion import ImageToFrame
-from zc_perception.link.rclpy_compat import call_soon, create_reader, wake_up, when_destroyed
+from zc_perception.link.rclpy_compat import (
+    call_soon,
+    create_reader,
+    publishers_of,
+    wake_up,
+    when_destroyed,
+)
 from zc_perception.link.rungs import (
     Choice,
     choose,
@@ -285,6 +291,8 @@ class AdaptedSubscription(Generic[T]):
             self._wanted = replace(self._wanted, reliable=False)
         self._match_reliability = match_reliability
         self._required = copy_free_required
+        # rclpy remaps the name that it gets, so it must get this name, not the remapped one.
+        self._name = topic
         self.topic: str = node.resolve_topic_name(topic)
         # Read the domain here: this takes the context's lock, so _look must not do it while it
         # holds _rung_lock. In Kilted, the context holds its lock while it ends its nodes, and
@@ -729,7 +737,7 @@ class AdaptedSubscription(Generic[T]):
         return create_reader(
             self._node,
             self._adapter.ros_type,
-            self.topic,
+            self._name,
             self._on_message,
             qos,
             callback_group=self._group,
@@ -745,7 +753,7 @@ class AdaptedSubscription(Generic[T]):
         if self._qos.reliability == ReliabilityPolicy.BEST_EFFORT:
             return False
         endpoints = (
-            self._node.get_publishers_info_by_topic(self.topic) if self._match_reliability else ()
+            publishers_of(self._node, self.topic) if self._match_reliability else ()
         )
         return all(
             endpoint.qos_profile.reliability != ReliabilityPolicy.BEST_EFFORT
