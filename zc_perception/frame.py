@@ -698,8 +698,8 @@ class Frame:
         try:
             self.release()
         except BufferError:
-            # The block has raised, and the exception's traceback keeps arrays alive. Don't hide
-            # that exception by another one; the arrays end with the traceback.
+            # If the block has raised an exception, its traceback keeps arrays alive. Don't hide
+            # that exception by this one; the arrays end with the traceback.
             if kind is None:
                 raise
 

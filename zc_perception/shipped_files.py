@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Find this installation's documentation, parameter files and examples, for messages."""
+"""Find this installation's documentation, parameter files and examples, to name them to users."""
 
 from __future__ import annotations
 

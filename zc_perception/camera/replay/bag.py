@@ -744,8 +744,8 @@ def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
             continue
         try:
             topics = read_contents(file).topics.values()
-        # Raise no error: without the summary only the recorded format is unknown; rosbags can
-        # still play the file.
+        # Raise no error: only the recorded format of this file stays unknown; rosbags can still
+        # play the file.
         except (RecordingError, OSError):
             continue
         for recorded in topics:

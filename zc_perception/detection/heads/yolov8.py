@@ -197,8 +197,8 @@ class YoloV8(Head):
         super().__init__(spec)
         spec = self._spec
         check_strides(spec, has_grids=False)
-        # An output with this many channels has boxes. 0: another part has as many channels, so
-        # boxes can't be recognised by this number.
+        # An output with this many channels has boxes. 0: an output with something else has as
+        # many channels, so boxes can't be recognised by this number.
         self._gathered = (
             4 * spec.reg_max
             if 4 * spec.reg_max not in (spec.num_classes, spec.num_classes + 4, spec.extra)
