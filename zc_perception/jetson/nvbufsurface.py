@@ -513,8 +513,8 @@ class SurfaceImage:
 
 _Entry = tuple['ctypes._Pointer[Any]', contextlib.ExitStack]
 """
-A surface, and the objects to close with it: the duplicate descriptor that the library got, and the
-surface itself if it was imported.
+A surface, and a stack whose close() ends what belongs to it: the duplicate descriptor that the
+library got and, if the surface was imported, the surface.
 """
 
 

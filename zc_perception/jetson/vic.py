@@ -170,8 +170,8 @@ class Vic:
             ctypes.POINTER(TransformParams),
         ]
         self._configure.argtypes = [ctypes.POINTER(TransformConfigParams)]
-        # The attribute 'set' of this object says whether this thread has passed _configure()'s
-        # parameters to the library, which stores them per thread.
+        # The library stores the parameters of _configure() per thread. So attribute 'set' of the
+        # following object says, for each thread, whether that thread has passed them.
         self._sessions = threading.local()
 
     def allocate(

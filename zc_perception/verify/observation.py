@@ -14,9 +14,10 @@
 # limitations under the License.
 
 """
-The evidence about the measured time: what the checks of the invariants read.
+The evidence that the checks of the invariants read.
 
-Messages and ``result.json`` call the measured time "window".
+It is about the time in which zc_verify measures. Messages and ``result.json`` call this time
+"window".
 """
 
 from __future__ import annotations
