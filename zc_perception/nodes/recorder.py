@@ -55,7 +55,7 @@ from zc_perception.errors import ConfigError, FrameReleasedError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import SUFFIX
 from zc_perception.link.endpoints import AdaptedSubscription
-from zc_perception.link.rclpy_compat import create_reader
+from zc_perception.link.rclpy_compat import create_reader, publishers_of
 from zc_perception.link.rungs import ROS_MESSAGE
 from zc_perception.local_path import expanded
 from zc_perception.log import Seldom
@@ -199,9 +199,7 @@ class RecordedTopics:
                 continue
             if not any(fnmatchcase(name, pattern) for pattern in self._patterns):
                 continue
-            offers = [
-                writer.qos_profile for writer in self._node.get_publishers_info_by_topic(name)
-            ]
+            offers = [writer.qos_profile for writer in publishers_of(self._node, name)]
             if not offers:
                 continue
             try:
@@ -216,7 +214,7 @@ class RecordedTopics:
     def _drop_if_unsuited(self, name: str) -> bool:
         """End the subscription of a topic if its QoS doesn't suit a publisher that came later."""
         wanted = self._readers[name].qos_profile
-        writers = self._node.get_publishers_info_by_topic(name)
+        writers = publishers_of(self._node, name)
         fits = [qos_check_compatible(writer.qos_profile, wanted)[0] for writer in writers]
         if QoSCompatibility.ERROR not in fits:
             return False
