@@ -294,7 +294,7 @@ def test_compressed_samples_are_played_as_the_raw_ones(encoding: str, tmp_path: 
         ),
         (
             compressed(START, np.arange(9, dtype=np.uint8), 'jpeg'),
-            "format 'jpeg' can't be decoded; good JPEG and PNG pictures can",
+            "format 'jpeg' can't be decoded; a compressed picture must be a whole JPEG or PNG",
         ),
         (
             compressed(START, np.zeros(9, np.uint8), '16UC1; compressedDepth png'),

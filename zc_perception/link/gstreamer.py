@@ -622,7 +622,7 @@ class AccessUnits:
         )
 
     def start(self) -> None:
-        """Start the thread; start the pipeline first, because until then its sink reports EOS."""
+        """Start the thread. The pipeline must run already: before, its sink reports EOS."""
         self._thread.start()
 
     @property

@@ -50,7 +50,7 @@ Buffers = tuple[DmaBuf, ...]
 
 Objection = tuple[str, str, str]
 """
-A reason against heaps, as parts of a sentence (see :func:`objection_text`).
+A reason why some heaps can't be used, as parts of a sentence (see :func:`objection_text`).
 
 The parts are the text before the heaps' names, the text that follows one name, and the text that
 follows several names.

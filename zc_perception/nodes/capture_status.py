@@ -218,7 +218,7 @@ NEGOTIATION = Part(
         lambda s: s.lost,
         WARN,
         '{lost}: frames reach these consumers as messages, which are copies, or not at all',
-        'change what the message names, or start these consumers before the camera',
+        'change the settings that the message names, or start these consumers before the camera',
     ),
     well='{settings}',
 )

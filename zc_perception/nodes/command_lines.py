@@ -165,7 +165,8 @@ def options_of(program: str) -> NodeOptionParser:
         )
     if not program.startswith(
         'component_container'
-    # A container doesn't need --unknown-parameters: load requests have the components' parameters.
+    # A container doesn't need --unknown-parameters: each request to load a component has its
+    # parameters.
     ):
         parser.add_unknown_parameters()
     return parser

@@ -104,7 +104,7 @@ def option_parser() -> OptionParser:
     more.add_argument(
         '--keep-all',
         action='store_true',
-        help='camera replay: run the detector once on every frame, as fast as the detector can',
+        help='for --camera replay: run the detector once on each frame, as fast as it can',
     )
     more.add_argument(
         '--width',

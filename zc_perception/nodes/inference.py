@@ -305,13 +305,13 @@ DETECTIONS = Part(
         lambda s: s.too_few and s.failed and not s.done,
         ERROR,
         _GIVES,
-        'see part accelerator, which has the last error',
+        'see the part accelerator of these diagnostics: it has the last error',
     ),
     Row(
         lambda s: s.too_few and s.failed,
         WARN,
         _GIVES,
-        'see part accelerator, which has the last error',
+        'see the part accelerator of these diagnostics: it has the last error',
     ),
     Row(
         lambda s: s.too_few,

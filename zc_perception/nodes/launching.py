@@ -524,7 +524,11 @@ def node_values(
 def _judge(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str], kinds: Iterable[str]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Check the file; return the nodes' full names, by camera and kind, and its warnings."""
+    """
+    Check the parameter file.
+
+    Return the full name of each node, by camera and kind, and the warnings about the file.
+    """
     from zc_perception.nodes.params.verdict import check_file
 
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")

@@ -253,7 +253,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     def _describe(self) -> None:
         """Update the node's description in the frame log; called at most once a second."""
 
-    # Methods for the node's owner.
+    # The program or container that owns the node uses the following methods.
 
     @property
     def state(self) -> str:

@@ -219,7 +219,7 @@ _Place = tuple[int, int] | int
 
 def _span(place: _Place) -> tuple[int, int]:
     if isinstance(place, int):
-        raise ValueError('one of its fields has a wrong type')
+        raise ValueError('a field of the file has a wrong type')
     return place
 
 

@@ -158,7 +158,7 @@ class RecoveringDevice:
         self.recovering = False
 
     def proved(self) -> None:
-        """Note that the device yielded a result: the delay after its next loss is 0.1 s again."""
+        """Set the delay after the next loss to 0.1 s again; called if the device gave a result."""
         if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()

@@ -55,7 +55,7 @@ _GRACE_FRAMES = 4
 
 
 class _Frames:
-    """One node's submitted frames, indexed by the handle and the number of their jobs."""
+    """One node's submitted frames; each is found by its job's handle and number."""
 
     def __init__(self, node: NodeView) -> None:
         self.pid = node.pid

@@ -469,7 +469,7 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         event.name == MMAP and event.inode < 0 and event.tid in seen.process_of for event in events
     ):
         findings.unsure(
-            'a node mapped a dma-buf, and this kernel does not report which one', _newer(seen)
+            'a node mapped a dma-buf, and this kernel does not report which dma-buf', _newer(seen)
         )
     if early := sum(
         _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns

@@ -719,7 +719,9 @@ def _raw(picture: Picture) -> RawPicture:
     try:
         decoded = decode_picture(picture.data)
     except FormatError as error:
-        raise FormatError(f'{named} {error}; good JPEG and PNG pictures can be played') from error
+        raise FormatError(
+            f'{named} {error}; a compressed picture must be a whole JPEG or PNG'
+        ) from error
     encoding = _encoding(picture)
     known = ENCODINGS.get(encoding)
     if known is not None and known.fourcc == ENCODINGS[decoded.encoding].fourcc:

@@ -300,7 +300,8 @@ class AdaptedSubscription(Generic[T]):
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
-        # Converts messages to frames, in its own pool; None if the objects aren't frames.
+        # Converts messages to frames, in its own pool. It is None if this subscription delivers
+        # other objects than frames.
         self._frame_maker = (
             adapter.to_custom if isinstance(adapter.to_custom, ImageToFrame) else None
         )

@@ -389,7 +389,9 @@ class Connection:
 
     def move(self, pool: BufferPool) -> bool:
         """
-        Continue with frames of *pool*, which has a quota for this holder's window and depth.
+        Continue with frames of *pool*.
+
+        The pool has a quota for this connection: its consumer's window and depth.
 
         The consumer keeps the frames that it holds, and waiting frames are still sent. A slot of
         the earlier pool is retired after its last waiting frame. Return ``False`` if the

@@ -155,7 +155,7 @@ def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
 
 
 def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
-    """Return names of parameters of *kinds*, and prefixes of those declared at run time."""
+    """Return the names of all parameters of *kinds*, and the prefixes of groups of parameters."""
     kinds = list(kinds)
     specs = (spec.name for kind in kinds for spec in kind.SPECS)
     return tuple(dict.fromkeys((*specs, *(prefix for kind in kinds for prefix in kind.PREFIXES))))
