@@ -236,7 +236,7 @@ def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int)
     with fleet(free_domain) as run:
         run.accelerator.refuses = True
         comes_to = run.comes_to
-        gives = 'only 0.0 of ', 'frames per second give results', ' fail', 'see the part accelerator'
+        gives = 'only 0.0 of ', 'frames per second give results', ' fail', 'part accelerator'
         comes_to('inference: detections', ERROR, *gives)
         refused = 'the buffer was refused: EINVAL'
         lost = 'every frame is lost, ', refused, 'the error says what the device refused'

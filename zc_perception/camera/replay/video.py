@@ -426,9 +426,9 @@ class PictureWriter:
     """
     Writes frames of any format, upright, into NV12 planes of one size.
 
-    It allocates scratch memory for the first frame of each size and format. Pictures in a format
-    that DRM doesn't have (4:1:1, palettes, planar R, G, B …) are converted by FFmpeg first, which
-    allocates memory for each of them.
+    It allocates scratch memory for the first frame of each size and format. FFmpeg first converts
+    pictures of a format that DRM doesn't have (4:1:1, palettes, planar R, G, B …), and allocates
+    memory for each of them.
 
     :param turn: how the frames have to be turned.
     :param reformatter: PyAV's ``VideoReformatter()``.
