@@ -369,8 +369,8 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         if cma is None:
             yield skip(
                 (
-                    f'{there}; heap dma_heap/linux,cma, ISPs and cards without IOMMU need a '
-                    'contiguous pool'
+                    f"{there}; heap 'dma_heap/linux,cma' needs a contiguous pool, and so do ISPs "
+                    'and cards without IOMMU'
                 ),
                 **figures,
             )

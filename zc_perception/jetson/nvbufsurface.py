@@ -301,7 +301,7 @@ class NvBufSurfaceHeap:
             raise AllocationError(
                 f'libnvbufsurface could not allocate {fourcc_name(layout.fourcc)} '
                 f'{layout.width}x{layout.height} (status {status}); '
-                'use fewer slots, a smaller image, or heap: auto, and see the kernel log for nvmap'
+                'use fewer slots, a smaller image, or heap: auto; search the kernel log for nvmap'
             )
         owner = OwnedSurface(self._library, surface)
         try:
@@ -444,7 +444,7 @@ def check_structs(library: str | None = None) -> None:
     if status != 0 or not pointer.value:
         raise AllocationError(
             f'{name} could not allocate a trial image of {width}x{height} (status {status}); '
-            'see the kernel log for nvmap'
+            'search the kernel log for nvmap'
         )
     try:
         problem = _find_problem(pointer.value)

@@ -93,7 +93,7 @@ class VicImage:
         pointer = self._owner.pointer
         if self._library.NvBufSurfaceMap(pointer, 0, index, MAP_READ) != 0:
             raise AllocationError(
-                f'libnvbufsurface could not map plane {index} of the image for the VIC; see '
+                f'libnvbufsurface could not map plane {index} of the image for the VIC; search '
                 'the kernel log for nvmap'
             )
         self._mapped = index + 1
@@ -132,7 +132,7 @@ class VicImage:
             # (-1) fails on some releases.
             if self._library.NvBufSurfaceSyncForCpu(self.pointer, 0, index) != 0:
                 raise AcceleratorError(
-                    f'libnvbufsurface could not synchronise plane {index} for the CPU; see the '
+                    f'libnvbufsurface could not synchronise plane {index} for the CPU; search the '
                     'kernel log for nvmap'
                 )
         yield self._views

@@ -74,8 +74,9 @@ class Consumer:
     :param constraints: the consumer's constraints; ``participant`` is its name in messages.
     :param trial_import: imports one slot's buffers on trial; ``None``: the consumer imports
         nothing, or does so in its own process.
-    :param name: the name of the stand-in that the consumer replaces: the constraints that were
-        stated for this consumer before it came. By default, the consumer's name in messages.
+    :param name: the name of the stand-in that the consumer replaces. A stand-in is constraints
+        that were stated for a consumer before it came. By default, the consumer's name in
+        messages.
     """
 
     constraints: BufferConstraints

@@ -768,7 +768,8 @@ def _incomplete_notice(path: Path) -> str:
     if path.is_dir():
         parts, found = read_parts(path)
         if any(contents.library != LIBRARY for _, contents in parts):
-            return ''  # the recorder's metadata.yaml says which files are played
+            # Another program recorded this folder. Its metadata.yaml names the files to play.
+            return ''
         cut = [path / name for name, contents in parts if not contents.finished]
     else:
         found, cut = [], [path] if path.suffix == SUFFIX and is_unfinished(path) else []

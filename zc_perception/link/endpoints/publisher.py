@@ -174,9 +174,8 @@ class PublisherStatistics:
         themselves now.
     :param image_readers: number of subscribers that read messages now.
     :param conversions: number of messages that were made of objects; for frames each is a copy.
-    :param conversions_skipped: number of objects that were not converted, because newer ones
-        replaced them in the queue; plus the number of messages that were dropped, because too many
-        messages waited behind such objects.
+    :param conversions_skipped: number of objects and messages that were dropped before they were
+        published as messages, because too many waited in the queue.
     :param conversion_errors: number of objects and messages that could not be published as
         messages.
     :param turned_away: number of readers that get no messages now, for the reason *withheld*.
