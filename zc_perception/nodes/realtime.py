@@ -202,7 +202,7 @@ class Realtime:
         self._try(
             'cpu_affinity',
             'threads are not bound to CPUs',
-            'all CPUs of the parameter in its cgroup (cpuset)',
+            'a cgroup (cpuset) that has all CPUs of the parameter',
             lambda: os.sched_setaffinity(number, cpus or _given),
         )
         policy, parameter = (

@@ -731,7 +731,8 @@ class ImportFollowing:
         """
         Return the buffers that were attached to the node's card when the measured time began.
 
-        A buffer needs one attachment for each node that uses the buffer with this card.
+        Each node that uses a buffer with this card makes its own attachment. A buffer with fewer
+        attachments is left out.
         """
         device = str(node.after['pci_address'])
         users = [

@@ -162,7 +162,7 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """Record what makes all checks unknown: nodes without frames, ended nodes, lost records."""
+    """Record why no check has a sure result: nodes without frames, ended nodes, lost records."""
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
@@ -220,7 +220,7 @@ def _bystanders(seen: Observation, findings: Findings) -> None:
 
 
 def check_attached(seen: Observation) -> Check:
-    """Check I1: when a frame is submitted, the NPU's device is attached to its buffers."""
+    """Check I1: when a frame is submitted, its buffers are attached to the NPU's device."""
     findings = Findings()
     found = histories(seen) if seen.snapshots else {}
     events = attachments_are_recorded(seen)

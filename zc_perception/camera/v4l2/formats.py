@@ -228,11 +228,12 @@ def one_placement(
     offers: Sequence[FormatOffer],
 ) -> tuple[Placement | None, tuple[FormatOffer, ...]]:
     """
-    Return one placement of planes, and the formats that have this placement.
+    Return one placement of planes, and the formats that the driver offers in this placement.
 
-    Constraints have one placement for all formats, so the best format with several planes decides.
-    ``None``: that format and all other returned formats have both placements, or no format has
-    several planes. Formats with one plane fit either placement.
+    Constraints have one placement for all formats. So the best format with several planes decides.
+    If the driver offers this format in both placements, return ``None``, and only formats that it
+    offers in both. Formats with one plane fit either placement; if there are no others, return
+    ``None``.
     """
     best = next((offer for offer in offers if len(pixel_format(offer.fourcc).planes) > 1), None)
     if best is None:

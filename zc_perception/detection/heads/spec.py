@@ -153,8 +153,8 @@ class Head(ABC):
 
     Masks, keypoints and angles are read after decoding, only for the detections that suppression
     leaves. :attr:`Detections.rows` has the row number of each detection, and :meth:`extras` reads
-    the numbers after the classes in these rows. The one option of ``EXTRAS`` that is set says what
-    these numbers mean. Use row numbers only with the head that returned them.
+    the numbers after the classes in these rows. A manifest sets at most one option of ``EXTRAS``:
+    it says what these numbers mean. Use row numbers only with the head that returned them.
 
     :param spec: the kind and its options; the caller has already checked the options with the
         rules in the class's ``OPTIONS``.

@@ -190,7 +190,7 @@ class PublisherGraph:
 
     @property
     def undecided(self) -> bool:
-        """Whether a publisher that has only an announcer may still add a writer on the topic."""
+        """Whether a publisher that has just made its announcer may still make its writer."""
         now = time.monotonic()
         return any(now - since < _ALONE_S for since in self._alone.values())
 
