@@ -142,12 +142,12 @@ class Letterbox:
 
     def meets(self, low: Sequence[float], high: Sequence[float]) -> bool:
         """
-        Return whether it is certain that every box of a group overlaps the picture.
+        Return whether it is certain that several boxes all overlap the picture.
 
-        ``False``: one of the boxes may lie outside.
+        ``False``: one of the boxes may lie outside, or one of its numbers is NaN.
 
         :param low: the minimum of x0, y0, x1, y1 over all boxes, in input pixels; NaN if a box
-            has NaN, and then the result is False.
+            has NaN.
         :param high: the maximum of x0, y0, x1, y1 over all boxes, in input pixels; NaN if a box
             has NaN.
         """

@@ -262,11 +262,11 @@ def find_fences(
     drivers: Collection[str],
 ) -> FencePlaces:
     """
-    Compare the last job of each buffer with the fences in the buffer, at each snapshot.
+    Compare the last job of each buffer with the fences in the buffers, at each snapshot.
 
-    Several open files of the card may each have a job with the same number. So a fence in a buffer
-    of another frame doesn't prove that a job read that buffer, if that frame's job has the same
-    number.
+    A fence names its job only by the job's number, and each open file of the card counts its own
+    jobs. So jobs of several frames may have one number. A job has read a wrong buffer only if its
+    number is on a fence in a buffer of none of these frames.
 
     :param users: by job number, the buffers of all frames with this number.
     :param strangers: the numbers of jobs that belong to no node's frame; a fence with such a

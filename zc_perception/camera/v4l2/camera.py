@@ -630,7 +630,7 @@ class V4l2Camera(V4l2):
         if self._jpegs is not None:
             facts['decoding'] = (
                 f'{self._jpegs.decode_ns / 1e6:.1f} ms for the last frame; '
-                f'{self._jpegs.skipped} skipped for newer ones'
+                f'{self._jpegs.skipped} pictures skipped for newer ones'
             )
             facts['last bad JPEG'] = self._jpegs.last_bad or 'none'
             facts['mended JPEGs'] = self._jpegs.mended

@@ -318,12 +318,12 @@ def expected_nodes(
     sections: Sequence[Section], namespaces: Sequence[str] | None
 ) -> dict[str, str]:
     """
-    Return the nodes that will probably get a file: kind by full name, for :func:`judge`.
+    Guess which nodes will read a parameter file; return their full names, each with its kind.
 
-    They are a capture, an inference and an overlay node in each of *namespaces*. Without
-    *namespaces* they are the nodes of these kinds that the file names; for a kind that it doesn't
-    name, one node in each namespace that the file has. A recorder or GStreamer node is added only
-    if the file has a section for it, because the programs for cameras start neither.
+    With *namespaces*, each namespace has a capture, an inference and an overlay node. Without
+    *namespaces*, these are the nodes that the file names. If the file names no node of one of the
+    three kinds, each namespace in the file has one node of this kind. A recorder or GStreamer node
+    is added only if the file has a section for it: the programs for cameras start neither.
 
     :param sections: the file's sections.
     :param namespaces: the namespaces of all cameras; ``None``: unknown.

@@ -170,8 +170,8 @@ class History:
     The devices attached to one buffer over time.
 
     :ivar times: when each state begins; the first state also counts for all time before.
-    :ivar exact: whether the events agree with the looks (readings of ``bufinfo``). If not, there
-        may have been states that are not listed.
+    :ivar exact: whether the recorded attach and detach events agree with the readings of
+        ``bufinfo``. If they don't, there may have been states that are not listed.
     """
 
     times: list[int] = field(default_factory=list)

@@ -51,7 +51,7 @@ from zc_perception.verify.evidence import Unreadable, unreadable_file
 
 TRACING = Path('/sys/kernel/tracing')
 _ABSENT = (
-    'mount tracefs (mount -t tracefs none /sys/kernel/tracing) of a kernel with CONFIG_FTRACE'
+    'mount tracefs (mount -t tracefs none /sys/kernel/tracing); the kernel needs CONFIG_FTRACE'
 )
 _PREFIX = 'zc_verify_'
 _CHUNK = 1 << 16
