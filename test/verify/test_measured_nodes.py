@@ -674,7 +674,8 @@ def test_frames_of_a_node_that_is_not_seen_are_not_measured() -> None:
     assert kit.verdicts(seen) == only_i4(None)
     assert (
         reason(seen)
-        == f'20 frames of /inference (process {kit.PID}) come from a node that is not measured'
+        == f'20 frames that /inference (process {kit.PID}) got come from a node that is not '
+        'measured'
     )
     assert 'measure all nodes of the pipeline' in all_checks(seen)[3].next_step
 

@@ -314,8 +314,8 @@ class StereoSide:
 _KEEP_ALL_DELAY_S = 1.0
 # A camera slower than this may give no frame within PATIENCE_S and still work.
 _SLOWEST_HZ = 3.0 / PATIENCE_S
-# Slots that the camera and one reader need, besides those of frames that are kept for readers that
-# subscribe later.
+# The camera and one reader need this many slots. Each frame that is kept for later subscribers
+# needs one more.
 _CAMERA_SLOTS = 4
 _FIXED = (
     "set parameter 'renegotiate' of {0} to true, start this consumer before {0}, or "

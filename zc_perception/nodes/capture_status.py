@@ -50,8 +50,8 @@ CAMERA = Part(
         ERROR,
         '{reason}',
         (
-            "the node tries again until it works; check the camera's cable and power, and whether "
-            'another program uses it'
+            "the node tries again until the camera opens; check the camera's cable and power, and "
+            'whether another program uses it'
         ),
         'the reason why the camera was lost',
     ),

@@ -319,7 +319,7 @@ class Painter:
 _NS = 2_000_000_000
 _POINTS = 64
 _MOST = 512
-"""The most trails that are kept, to limit the drawing time if a publisher sends many ids."""
+"""The largest number of trails, to limit the drawing time if a publisher sends many ids."""
 
 
 class Trails:

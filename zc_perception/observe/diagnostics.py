@@ -221,7 +221,7 @@ class DiagnosticsPublisher:
         self._watch = NodeWatch(node, LOOK_S, self.look)
 
     def look(self) -> None:
-        """Publish if a message is due, or if a level differs from the last message."""
+        """Publish if a message is due, or if a level differs from that in the last message."""
         now = time.monotonic()
         try:
             signs, progress = self._signs(), self._progress()

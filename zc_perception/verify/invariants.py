@@ -426,7 +426,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
     """Record ways to copy that aren't watched: other nodes, udmabuf's memfds, pipes, io_urings."""
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
-        told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
+        told = ', '.join(f'{count} frames that {node} got' for node, count in unseen.items())
         step = (
             "measure all nodes of the pipeline: name the capture node's process with --pid, too, "
             'or leave --pid out; a node without a frame log logs the reason'

@@ -192,8 +192,8 @@ class Connection:
     def _offer_later(self, frame: Frame) -> None:
         unwanted: list[Frame] = []
         if len(self._pending) >= self._depth:
-            # Drop the oldest waiting frames before deliver(), which needs a lease: the holder's
-            # quota of leases may be used up.
+            # Drop the oldest waiting frames now: the leases on them may use up the holder's quota,
+            # and deliver() needs one more lease.
             with self._lock:
                 while len(self._pending) >= self._depth:
                     unwanted.append(self._pending.popleft())
