@@ -73,7 +73,8 @@ UNKNOWN = {
     'without_the_cameras_log': 'the copy ledger of the capture node was not read',
     # All frames are in one memfd, through which the camera writes them; no event shows that.
     'writes_through_a_memfd': (
-        "udmabuf's frames may be read through these memfds, which may be the frames' memory"
+        'these memfds may be the memory of frames in udmabuf buffers, and their processes may '
+        'read the frames through them'
     ),
     # The pipeline's node does not name its device, so any video device may be it.
     'maps_a_pipelines_camera': 'is a video device, and perhaps the camera',

@@ -700,7 +700,7 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
 
 class CameraInfoStore:
     """
-    Holds a camera's calibration, the path of its file, and the faults of both.
+    Holds a camera's calibration and the path of its file, and tells what is wrong with either.
 
     If the file is missing or can't be used, the camera counts as uncalibrated. It still gives
     frames, and :meth:`replace` can write a good file.

@@ -160,7 +160,7 @@ class _Part:
 
 class _Syncing:
     """
-    Runs a thread that syncs written data to the disk, and closes complete files.
+    Runs a thread that syncs written data to the disk and closes the files that are complete.
 
     :param look: called at each sync; returns why the recording must end, or an empty text.
     :param tell: called once with the error that ends the recording. The thread calls *look* and

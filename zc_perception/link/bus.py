@@ -429,7 +429,7 @@ class InProcessBus:
             self._match(key)
 
     def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
-        """Set whether *subscription* gets no objects (*resting*); its slots stay promised."""
+        """Pause (*resting*) or resume *subscription*; its promised slots stay promised."""
         with self._lock:
             subscription.resting = resting
             self._match(key)

@@ -857,7 +857,7 @@ class CaptureNode(PerceptionNode):
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 
     def signs(self) -> object:
-        """Return values and counters that change when a diagnostic level may change."""
+        """Return values that change whenever a diagnostic level may have changed."""
         camera, server = self.supervisor.camera, self._server
         if camera is None or server is None:
             return self._stirred

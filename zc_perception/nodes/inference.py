@@ -796,7 +796,7 @@ class InferenceNode(PerceptionNode):
         return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
 
     def signs(self) -> object:
-        """Return values and counters that change when a diagnostic level may change."""
+        """Return values that change whenever a diagnostic level may have changed."""
         stream = self._stream
         if stream is None:
             return self._stirred

@@ -196,9 +196,9 @@ class DetectionsCdr:
 
     def _upright(self, head: bytes, detections: Detections) -> list[bytes]:
         """
-        Return the bytes of boxes without angles and ids: the usual case, made faster.
+        Return the bytes of boxes without angles and ids; this usual case has faster code.
 
-        :raises IndexError: the model has no class of this number.
+        :raises IndexError: the model has no class with the number of one of the detections.
         """
         lead = _NO_ID + bytes(-len(_NO_ID) % 4) + head
         results = self._results[len(lead) % 8 // 4]

@@ -572,7 +572,7 @@ class OverlayNode(PerceptionNode):
         )
 
     def signs(self) -> object:
-        """Return values and counters that change when a diagnostic level may change."""
+        """Return values that change whenever a diagnostic level may have changed."""
         subscription, thread = self._frame_subscription, self._thread
         link = None if subscription is None else subscription.choice
         lives = thread is None or thread.is_alive()

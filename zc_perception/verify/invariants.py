@@ -439,7 +439,8 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
     )
     if made and seen.backing:
         told = (
-            "udmabuf's frames may be read through these memfds, which may be the frames' memory: "
+            'these memfds may be the memory of frames in udmabuf buffers, and their processes may '
+            'read the frames through them: '
             f'{"; ".join(seen.backing[:_SHOWN])}'
         )
         findings.unsure(

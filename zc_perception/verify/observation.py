@@ -143,8 +143,8 @@ class Observation:
         size and by any process; most of these calls are not in the trace.
     :ivar own_cpu_s: the CPU time that ``zc_verify`` itself used, in seconds.
     :ivar lost_cameras: paths of cameras whose device number could not be found.
-    :ivar backing: texts about memfds that may be the memory of udmabuf's frames, and about the
-        processes that have them.
+    :ivar backing: texts about memfds that may be the memory of frames in udmabuf buffers, and
+        about the processes that have these memfds.
     :ivar looked_ns: when the first reading of all processes' maps began; 0: none before the
         measured time.
     :ivar pins: texts about pipes and io_urings that may hold pages of frames without a mapping, at

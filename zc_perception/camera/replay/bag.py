@@ -728,8 +728,8 @@ def _raw(picture: Picture) -> RawPicture:
         return decoded._replace(encoding=encoding)
     if decoded.encoding == 'mono16':
         raise FormatError(
-            f'{named} has grey levels of 16 bits, like a depth image; '
-            "a grey picture's format begins with 'mono16'"
+            f'{named} has grey levels of 16 bits, so it may be a depth image; '
+            "such a picture is played only if its format begins with 'mono16'"
         )
     return decoded
 

@@ -58,8 +58,8 @@ _INDEX_BITS = 31
 # The number of entries of a hash table of grid squares, see _leaders().
 _TABLE = 1 << 13
 # A box's doubled centre (x0 + x1, y0 + y1) times one of these factors gives the position of the
-# centre in the grid of _leaders(), in squares. The index of the factor is half the binary exponent
-# of the box's area, so a square box is 1.5 to 3 squares wide.
+# centre in the grid of _leaders(), in squares. The index of the factor is half the exponent of the
+# box's area as a float32. With this factor, a square box is 1.5 to 3 squares of the grid wide.
 _PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
 # How far each round of _keep() shifts the grid of _leaders(), in squares.
 _TURNS = (0.0, 0.5, 0.21)

@@ -376,7 +376,7 @@ class SharedMemoryServer:
 
     @property
     def consumers(self) -> int:
-        """The number of consumers that get frames: those with WELCOME."""
+        """The number of consumers that get frames: the server has sent them WELCOME."""
         return len(self._connections)
 
     def publish(self, frame: Frame) -> None:

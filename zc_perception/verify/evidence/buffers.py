@@ -32,8 +32,8 @@ all attach and detach events before and after that look. The result is the exact
 devices at each moment, provided that all other looks agree with it.
 
 The other functions find ways by which the CPU could read or write a frame: :func:`scan_maps` finds
-mappings, :func:`find_memfds` finds memfds that may be the memory of udmabuf's frames, and
-:func:`find_pins` finds pages held without a mapping.
+mappings, :func:`find_memfds` finds memfds that may be the memory of frames in udmabuf buffers,
+and :func:`find_pins` finds pages held without a mapping.
 
 A dma-buf has no ``read()``: a process that has not mapped it can't copy from it in user space. A
 buffer of udmabuf is made of a memfd's pages, which any holder of that memfd can map. The kernel
@@ -540,7 +540,7 @@ def find_memfds(
     but: Collection[tuple[int, int]] = (),
 ) -> list[str]:
     """
-    Find the memfds that may be the memory of udmabuf's frames.
+    Find the memfds that may be the memory of frames in udmabuf buffers.
 
     :returns: for each process, a line of text for each memfd that the process holds or maps.
 
