@@ -275,7 +275,7 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
         (V8, ultralytics(3), {'input': {'width': 640, 'height': 256}},
          'is 640, but .*; write width: 320'),
         (V8, ultralytics(2), None,
-         'names in mine.onnx is 2, but with head: yolov8 .*are for 3 .*; export the model again'),
+         'names in mine.onnx is 2, but head yolov8 reads 3 classes .*; export the model again'),
         (EIGHTY, {}, THREE, "names in key 'classes' is 3, but .*are for 80 .*; write one name"),
         ({'output': np.zeros((1, 84, 9), np.float32)}, {}, TWO, 'otherwise export the model with'),
         (OBJECTS, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),

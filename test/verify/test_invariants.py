@@ -927,7 +927,7 @@ def test_handles_of_the_right_buffers_are_confirmed() -> None:
     unsure = check_imports(kit.cached_graph())
     assert unsure.holds is True and unsure.figures['frames_confirmed_by_fence'] == 0
     assert (
-        'whether the images of 3 handles from before the recording are the right ones'
+        'which buffers 3 handles from before the recording stand for'
         in unsure.figures['not_seen'][1]
     )
 

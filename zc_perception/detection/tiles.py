@@ -245,8 +245,8 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
             edges = start * samples, (start + length) * samples
             if any(edge % pixels for edge in edges):
                 raise AcceleratorError(
-                    f"frames of this format can't be cut to {','.join(map(str, region))}; take "
-                    'multiples of 4'
+                    f"frames of this format can't be cut to {','.join(map(str, region))}; use "
+                    'only multiples of 4 for these numbers'
                 )
             limits.append(slice(*(edge // pixels for edge in edges)))
         parts.append(plane[tuple(limits)])

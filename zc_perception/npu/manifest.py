@@ -1078,10 +1078,10 @@ def _check_count(part: _Part, facts: ModelFacts, classes: int, found: Recognised
         else (f"key '{key}'", 'write one name for each class, or')
     )
     raise ConfigError(
-        f'{part.path}: the number of names in {where} is {classes}, but with head: '
-        f'{found.head["kind"]} the outputs ({", ".join(map(str, facts.outputs))}) are for '
-        f'{found.classes} classes; {advice} a line head: … if each row also has mask '
-        'coefficients, keypoints or an angle'
+        f'{part.path}: the number of names in {where} is {classes}, but head '
+        f'{found.head["kind"]} reads {found.classes} classes from the outputs '
+        f'({", ".join(map(str, facts.outputs))}); {advice} a line head: … if each row also has '
+        'mask coefficients, keypoints or an angle'
     )
 
 

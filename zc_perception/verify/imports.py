@@ -877,7 +877,7 @@ class ImportFollowing:
         ]
         if self.unsure_handles:
             told.append(
-                f'whether the images of {self.unsure_handles} handles from before the '
-                'recording are the right ones: no fence was found'
+                f'which buffers {self.unsure_handles} handles from before the recording stand '
+                'for: no fence of their jobs was found in a buffer'
             )
         return told

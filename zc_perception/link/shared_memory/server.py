@@ -541,7 +541,7 @@ class SharedMemoryServer:
                 self._answer(number, newcomer)
 
     def _patience_s(self) -> float:
-        """Return seconds until the next deadline: for a HELLO, or to accept consumers again."""
+        """Return the seconds until a HELLO is late, or until consumers are accepted again."""
         # The first newcomer is enough, because newcomers are in the order of their deadlines.
         deadlines = [
             newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)
