@@ -116,7 +116,7 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
 
 
 def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return the requirements of a parameter file; raise ConfigError if it can't be read."""
+    """Return what the nodes of a parameter file need; ConfigError: the file can't be read."""
     check_cameras(cameras, '--cameras')
     if not path:
         if cameras:

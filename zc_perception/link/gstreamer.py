@@ -249,10 +249,10 @@ class LentFrames:
 
     def _book(self, num_bytes: int, looks: bool) -> None:
         """
-        Note a frame that is lent; count it as a copy if an element has mapped a watched frame.
+        Note a lent frame; once an element has mapped a watched frame, count each frame as a copy.
 
-        Otherwise remember the frame's size, and count the frame if an element maps a watched frame
-        before _LOOK_EVERY more frames are lent.
+        Few frames are watched. So until an element maps one of them, remember the sizes of the
+        last _LOOK_EVERY frames, to count these frames, too.
 
         :param num_bytes: size of the frame's image.
         :param looks: whether the frame is watched.

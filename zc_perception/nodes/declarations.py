@@ -262,9 +262,9 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'unixfd_caps',
             'raw',
-            'Caps of linear frames on the unixfd socket. raw: video/x-raw. drm-format: the form '
-            'for elements that take only dma-bufs. Frames in other layouts always have a '
-            'drm-format.',
+            'Caps of linear frames on the unixfd socket. raw: video/x-raw. drm-format: '
+            'video/x-raw(memory:DMABuf) with a drm-format, for elements that take only dma-bufs. '
+            'The caps of frames in other layouts always have a drm-format.',
             choices=('raw', 'drm-format'),
         ),
         ParameterSpec(

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Makes a node's subscriptions, frame server and GStreamer socket, and their diagnostics."""
+"""Makes a node's subscriptions, frame publisher, GStreamer socket, and their diagnostics."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ SUBSCRIBER_LINK = Part(
          'this node')),
     well='{rung}: {reason}',
 )  # fmt: skip
-# The reasons why the frame server refuses consumers in other processes, each with advice.
+# The reasons why a publisher of frames refuses consumers in other processes, each with advice.
 _REFUSALS = {
     'not_allowed': "the consumer's user may not connect: set parameter 'shared_memory_group' to "
     'a group that includes this user',

@@ -108,11 +108,11 @@ class Job(Protocol):
         """
         Give the job up instead of closing it, because its result is no longer wanted.
 
-        The returned fence belongs to the caller and signals when the device no longer uses the
-        frame. :attr:`fence` signals when the device has ended the job. Then the device has room
-        for another job, and the accelerator may reuse the result's memory. The returned fence and
-        :attr:`fence` may be the same. To wait for :attr:`fence` later, duplicate its descriptor
-        before this call.
+        The returned fence belongs to the caller. It signals when the device no longer uses the
+        frame. :attr:`fence`, which may be the same fence, signals when the device has ended the
+        job; only then has the device room for another job, and the accelerator may reuse the
+        result's memory. To wait for :attr:`fence` later, duplicate its descriptor before this
+        call.
         """
 
     def close(self) -> None:

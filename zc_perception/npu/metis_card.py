@@ -402,8 +402,8 @@ class PcieLink:
             )
         if self.card.known and not self.card.enough:
             return (
-                f'the card itself offers only {self.card}, so look at its firmware and at '
-                'contacts or risers with fewer lanes'
+                f'the card itself offers only {self.card}, so look at its firmware and contacts, '
+                'and at risers that have too few lanes'
             )
         return (
             'slot and card can do better, so reseat the card, check cable and adapter, and '

@@ -501,8 +501,8 @@ def _kept(node: NodeView, table: ImportTable) -> int:
 
 
 _IMPORTS_DIFFER = (
-    'does the camera allocate new buffers while it runs (new inodes in every '
-    'frame)? Otherwise check parameter import_cache'
+    'check whether the camera allocates new buffers for every frame (new inodes); if it does not, '
+    'check parameter import_cache'
 )
 _IMPORTS_KEPT = (
     'look at release_errors in /diagnostics of the inference node, and at dmesg; '

@@ -381,7 +381,7 @@ def check_copies(seen: Observation) -> Check:
         )
         findings.breaks(f'frames are mapped by {names}', step)
     if (not seen.scans or seen.why('maps')) and not _unread(seen, findings, 'maps'):
-        findings.unsure('/proc/PID/maps was not read for all processes', as_root())
+        findings.unsure('/proc/PID/maps of some processes was not read', as_root())
     _unwatched(seen, findings)
     mapped = _mmap_events(seen, findings)
     _large_copies(seen, findings)
@@ -450,7 +450,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
         told = f'pages of frames may be held without a mapping: {"; ".join(seen.pins[:_SHOWN])}'
         findings.unsure(
             told,
-            'end these processes, or whatever reads the pipe too slowly, and measure once more',
+            'end these processes, or the program that reads a pipe too slowly, and measure again',
         )
 
 

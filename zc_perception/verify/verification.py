@@ -310,7 +310,7 @@ def verdict(result: Result) -> list[str]:
     said = ', '.join(
         f'{name} {"?" if value is None else str(value).lower()}' for name, value in keys
     )
-    lines.append(f"the zero-copy document's keys: {said}")
+    lines.append(f'keys of result.json: {said}')
     lines += [
         f'{check.name} does not check {one}'
         for check in result.checks
@@ -724,8 +724,8 @@ def parser() -> OptionParser:
                       help="do not count the C library's copies (counting slows memmove down); I4 "
                            'is then not measured')  # fmt: skip
     more.add_argument('--no-sampling', action='store_true',
-                      help='do not sample the processors after the measured time; the zero-copy '
-                           "document's fourth key is then not known")  # fmt: skip
+                      help='do not sample the processors after the measured time; key '
+                           'I4_no_memcpy_hot of result.json is then null')  # fmt: skip
     more.add_argument(
         '--wait',
         type=float,

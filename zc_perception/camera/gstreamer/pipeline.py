@@ -169,8 +169,8 @@ class BarePipeline:
             advice = f'gst-inspect-1.0 lists the installed elements; {INSTALL}'
         elif _FOR_A_SHELL.search(self.description):
             advice = (
-                'leave out quotes and backslashes that are for a shell: '
-                "'! video/x-raw, format=NV12 !'"
+                'leave out quotes and backslashes that are for a shell; '
+                'write for example ! video/x-raw, format=NV12 !'
             )
         raise ConfigError(f"pipeline '{self.description}': {message}; {advice}")
 

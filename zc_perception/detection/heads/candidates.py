@@ -470,8 +470,8 @@ def _keep_few(
     The boxes of each class are shifted by a distance of their own, so that boxes of different
     classes don't overlap.
 
-    :param sizes: (2, n) widths and heights, as float32 differences, at least ``_NO_SIZE``;
-        *places* has the same boxes' x0 and y0.
+    :param places: (2, n) x0 and y0 of the boxes.
+    :param sizes: (2, n) their widths and heights, at least ``_NO_SIZE``.
     :param wide: at least the extent of all boxes together, and below ``_WIDE``; the shifts of two
         classes differ by more than this.
     """

@@ -222,7 +222,7 @@ class BindingSession(Session):
 
 
 def code_of(error: Exception) -> Result:
-    """Return the C library's result code that matches an error of the package."""
+    """Return the C library's result code that matches an error of Axelera's Python package."""
     return next(
         (_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES),
         Result.UNKNOWN_ERROR,
