@@ -276,7 +276,7 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
          'is 640, but .*; write width: 320'),
         (V8, ultralytics(2), None,
          'names in mine.onnx is 2, but head yolov8 reads 3 classes .*; export the model again'),
-        (EIGHTY, {}, THREE, "names in key 'classes' is 3, but .*reads 80 classes.*; write one name"),
+        (EIGHTY, {}, THREE, "names in key 'classes' is 3, but .*reads 80 .*; write one name"),
         ({'output': np.zeros((1, 84, 9), np.float32)}, {}, TWO, 'otherwise export the model with'),
         (OBJECTS, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
         (OBJECTS, {}, THREE, r'head: yolox and input: {colour: bgr, .* or head: yolov5 \(YOLOv6'),
