@@ -32,8 +32,8 @@ from zc_perception.native import compiled
 
 T = TypeVar('T')
 T_co = TypeVar('T_co', covariant=True)
-# The largest number of objects that one fetch() queues, so that a source that always has an object
-# can't block the fetching thread. All sources together never have this many objects in flight.
+# The largest number of objects that one fetch() queues: without a limit, a source that sends
+# without a pause would block the fetching thread. Other sources together have fewer objects.
 _FETCHED_AT_ONCE = 64
 
 

@@ -257,7 +257,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
             status = finding.status
             if not isinstance(status, Status):
                 raise TypeError(f'a finding has status {shown(status)}, which is no Status')
-            # This raises for what --json can't write.
+            # Raise an error if --json couldn't write the figures.
             json.dumps(dict(finding.figures), allow_nan=False)
             found.append(Result(check, finding))
     except ZcError as error:

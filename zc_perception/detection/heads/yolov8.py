@@ -379,8 +379,8 @@ class _Levels:
             part, own = self._extras[level], levels == level
             cells = rows[own] - self._grids.starts[level]
             found[own] = outputs[part.output].read(_of_cells(part.view(outputs), cells))
-        # Networks without distributions (YOLO26) give angles in radians, and keypoints in cells
-        # from the cell's centre. Older networks encode both differently.
+        # Networks without DFL (YOLO26) give angles in radians. They give keypoints as distances
+        # from the cell's centre, in cells. Older networks encode both differently.
         new = spec.reg_max == 1
         if spec.oriented and not new:
             return np.asarray(np.float32(np.pi) * (sigmoid(found) - np.float32(0.25)))
