@@ -408,13 +408,13 @@ def served(context: rclpy.Context) -> Iterator[Any]:
     [
         (
             {'refused': {'not_allowed': 2}},
-            '2 time(s) a consumer was refused lately: not_allowed',
+            'consumers were refused 2 time(s) lately: not_allowed',
             "'shared_memory_group'",
         ),
-        ({'refused': {'constraints': 1}}, 'refused lately: constraints', 'the message names'),
+        ({'refused': {'constraints': 1}}, '1 time(s) lately: constraints', 'the message names'),
         (
             {'protocol_errors': {'state': 1, 'value': 2}},
-            '3 time(s) a peer broke a rule',
+            'peers broke a rule of the protocol 3 time(s)',
             'same version',
         ),
         ({'internal_errors': 1, 'last_internal_error': 'KeyError: 7'}, 'KeyError: 7', 'report'),

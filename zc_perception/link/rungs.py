@@ -143,9 +143,9 @@ def choose(view: TopicView) -> Choice:
     """
     Choose direct links if every publisher has one, else messages for all publishers.
 
-    If only some publishers have a direct link, choose messages only after a publisher without a
-    direct link has sent a message that can be converted; but if objects or messages have no
-    headers, choose messages at once. If copies are not allowed, never choose messages.
+    If only some publishers have a direct link, choose the direct links until a publisher without
+    one has sent a message that can be converted. But if objects or messages have no headers,
+    choose messages at once. If copies are not allowed, never choose messages.
     """
     direct: list[tuple[str, str]] = []
     indirect: dict[str, str] = {}

@@ -157,7 +157,7 @@ NODES: Mapping[str, NodeSpecs] = {
             'silent',
             0.0,
             'A camera counts as lost after this time without a good frame. 0: the time of 10 '
-            'frames, at least 2 s, or 5 s for a kind of camera that is slow to start.',
+            'frames, but at least 2 s (5 s for a kind of camera that is slow to start).',
             's',
             0.0,
             3600.0,

@@ -148,14 +148,14 @@ PUBLISHER_LINK = Part(
     'link',
     *(
         Row(lambda s, reason=reason: s.refused[reason], WARN,
-            f'{{refused[{reason}]}} time(s) a consumer was refused lately: {{why[{reason}]}}',
+            f'consumers were refused {{refused[{reason}]}} time(s) lately: {{why[{reason}]}}',
             advice, see=f'key `refused_{reason}`')
         for reason, advice in _REFUSALS.items()
     ),
     Row(lambda s: s.internal, WARN, ('a consumer lost its connection because of a fault '
                                      'in this package: {last_internal_error}'),
         'the consumer connects again; please report this line'),
-    Row(lambda s: s.broken, WARN, '{broken} time(s) a peer broke a rule of the protocol lately',
+    Row(lambda s: s.broken, WARN, 'peers broke a rule of the protocol {broken} time(s) lately',
         'run the same version of this package at both ends'),
     _STALLED,
     _WITHOUT_SLOTS,
@@ -470,13 +470,13 @@ UNIXFD = Part(
     Row(
         lambda s: s.slots,
         WARN,
-        '{slots} time(s) a reader was turned away lately, because no slot was left for it',
+        'readers were turned away {slots} time(s) lately, because no slot was left for them',
         "raise 'slots', or lower 'unixfd_window'",
     ),
     Row(
         lambda s: s.broken,
         WARN,
-        '{broken} time(s) a reader was disconnected lately: {last}',
+        'readers were disconnected {broken} time(s) lately: {last}',
         'see which programs open the socket: only unixfdsrc of GStreamer 1.24 or newer should '
         'open it',
     ),

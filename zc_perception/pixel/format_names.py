@@ -242,7 +242,7 @@ def gstreamer_name(fourcc: int) -> str:
     name = pixel_format(fourcc).gstreamer
     if name is None:
         raise FormatError(
-            f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; dma-bufs of it can use "
+            f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; its dma-bufs can have "
             f'{DMA_DRM}'
         )
     return name
