@@ -298,7 +298,7 @@ def test_a_consumer_of_another_user_gets_the_buffers_that_are_there_or_none(
         Consumer(BufferConstraints('theirs', stride_align=64)), stranger
     )
     assert answer is Answer.REFUSE
-    assert 'stride 66' in text and "camera's own user" in text and "'participants'" in text, text
+    assert 'stride 66' in text and "camera node's user" in text and "'participants'" in text, text
     assert cam.offer.due == float('inf')
     assert cam.offer.judge(Consumer(BufferConstraints('easy')), stranger)[0] is Answer.WELCOME
 

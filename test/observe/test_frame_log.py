@@ -594,7 +594,7 @@ def test_who_has_ended_has_nothing(tmp_path: Path) -> None:
             'run as root',
         ),
         (0, ('CAP_SYS_PTRACE',), 'CAP_SYS_PTRACE, .*--cap-add SYS_PTRACE', 'ADMIN'),
-        (1 << 19 | 1 << 21, (), 'root of the machine itself', '--cap-add'),
+        (1 << 19 | 1 << 21, (), 'root outside of any container', '--cap-add'),
         (None, (), 'CAP_SYS_PTRACE and CAP_SYS_ADMIN', 'run as root'),
     ],
     ids=['lacks both', 'lacks one', 'root of a container', 'capabilities are not shown'],

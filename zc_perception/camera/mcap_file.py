@@ -361,7 +361,7 @@ def finish_file(path: Path, contents: Contents, described: str) -> None:
     :param described: from :func:`describe_alone`.
     :raises OSError: the file can't be written.
     """
-    # Buffered, because a write without a buffer may write only a part, without an error.
+    # Open the file with a buffer: a write without one may write only a part, without an error.
     with path.open('r+b') as file:
         file.truncate(contents.end)
         file.seek(contents.end)

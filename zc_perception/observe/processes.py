@@ -71,7 +71,7 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
     missing = [name for name in needed or _BITS if not effective >> _BITS[name] & 1]
     if not missing:
         return (
-            'run as root of the machine itself: this root has the capabilities, but only in a '
+            'run as root outside of any container: this root has the capabilities, but only in a '
             'user namespace, or is refused for another reason'
         )
     options = ' '.join(f'--cap-add {name.removeprefix("CAP_")}' for name in missing)

@@ -540,7 +540,7 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
 
 
 def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, int]:
-    """Sum the copies in the nodes' ledgers by reason, each process once; record violations."""
+    """Return how many copies the nodes' processes made for each reason; record violations."""
     booked: dict[tuple[int, str], int] = {}
     for node in nodes:
         for reason, count in node.copies().items():

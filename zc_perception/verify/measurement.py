@@ -325,10 +325,10 @@ def memory_of(
     exporters: Mapping[int, str],
 ) -> FrameMemory:
     """
-    Return the memory of the nodes' frames, to search for in the processes' maps.
+    Return the memory of the nodes' frames; the caller looks for it in the processes' mappings.
 
-    :param kinds: by (st_dev, inode), whether a buffer is a dma-buf or memfd. A buffer without a
-        known kind is searched for as both.
+    :param kinds: each buffer's kind (dma-buf or memfd), by (st_dev, inode). A buffer without a
+        known kind is looked for as both.
     :param exporters: the buffers' exporters, by inode.
     """
     nodes = list(nodes)

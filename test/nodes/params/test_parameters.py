@@ -560,8 +560,8 @@ def test_arguments_that_miss_are_refused_too_and_those_that_reach_a_node_pass() 
     for argument, nodes, message in (
         ('capure:framerate:=7.0', NAMES, "no node 'capure'; did you mean 'capture'"),
         ('rear/capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
-        ('capture:x:=1', {'/cam': 'capture'}, "not match node '/cam'; write 'cam' in its place"),
-        ('capture:x:=1', {'/a/cam': 'capture'}, "match node '/a/cam'; write '/**/cam', in a par"),
+        ('capture:x:=1', {'/cam': 'capture'}, "not match node '/cam'; write 'cam' instead"),
+        ('capture:x:=1', {'/a/cam': 'capture'}, "node '/a/cam'; write section '/**/cam' in a par"),
     ):
         with pytest.raises(ConfigError, match=re.escape(message)):
             check(nodes, '-p', argument)

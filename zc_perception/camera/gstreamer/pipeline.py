@@ -651,8 +651,8 @@ class Pipeline(BarePipeline):
             return CameraBusyError(f'{where}; end the other program that uses the device')
         if said.source and self._gst.has_property(said.source, 'location'):
             advice = (
-                'check that the file in its property location exists and may be read; '
-                'write the whole path of a file'
+                "check that the file in the element's property location exists and may be read, "
+                "and write the file's absolute path"
             )
             kind = CameraLostError if self._had_sample else CameraError
             return kind(f'{where}{said.reason}; {advice}')

@@ -643,7 +643,7 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
 
 
 def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMemory:
-    """Return memory of all heaps that the driver imports (never memfd: no device imports it)."""
+    """Return buffers that the driver can import; don't try memfd, which no device imports."""
     try:
         heaps = working_heaps(heap, heap_order(HeapUse.CAMERA_IMPORT))
     except AllocationError as error:

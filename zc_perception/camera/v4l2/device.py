@@ -157,7 +157,7 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
 
 
 def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
-    """Return VIDIOC_QUERYCAP's answer, and this file's CAP_* bits (not all bits of the card)."""
+    """Return VIDIOC_QUERYCAP's answer, and the CAP_* bits of *file* (other files have others)."""
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
     return (

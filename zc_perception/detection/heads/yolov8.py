@@ -197,8 +197,8 @@ class YoloV8(Head):
         super().__init__(spec)
         spec = self._spec
         check_strides(spec, has_grids=False)
-        # An output with this many channels has boxes. 0: an output with something else has as
-        # many channels, so boxes can't be recognised by this number.
+        # Only the output with the boxes has this number of channels. 0: another output has the
+        # same number, so the number can't show which output has the boxes.
         self._gathered = (
             4 * spec.reg_max
             if 4 * spec.reg_max not in (spec.num_classes, spec.num_classes + 4, spec.extra)

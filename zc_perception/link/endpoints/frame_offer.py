@@ -358,7 +358,7 @@ class FrameOffer:
         self._node.get_logger().warning(f'{name} {outcome}; {way}')
 
     def join(self, consumer: Consumer) -> None:
-        """Serve a late consumer, let it wait or refuse it; see ``CameraEnd`` in ``link.bus``."""
+        """Serve a late consumer, make it wait, or refuse it; see ``CameraEnd`` in ``link.bus``."""
         session = self.session
         if session is not None:
             outcome = session.join(consumer)
@@ -458,7 +458,7 @@ class FrameOffer:
                 Answer.REFUSE,
                 (
                     f'{refused}; the buffers change only for consumers that run as the '
-                    f"camera's own user: {instead}"
+                    f"camera node's user: {instead}"
                 ),
             )
         if against := session.stands_against([*waiting, consumer]):

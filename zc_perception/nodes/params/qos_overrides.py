@@ -112,8 +112,8 @@ def qos_problems(
     """
     Yield the errors of QoS parameters, for endpoints whose topics aren't remapped.
 
-    Besides values that aren't allowed, two QoS are errors: keep-last with depth 0 for an endpoint
-    with ``adapted``, and transient_local with keep-all for a publisher with ``adapted``.
+    A value that isn't allowed is an error. Endpoints with ``adapted`` also refuse keep-last with
+    depth 0, and publishers with ``adapted`` refuse transient_local with keep-all.
 
     :param values: the node's parameter values by name.
     """

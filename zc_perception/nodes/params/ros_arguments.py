@@ -197,9 +197,9 @@ def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
         return
     for node, kind in nodes:
         if own in (kind, last_name(node)):
-            right = f"'/**/{last_name(node)}', in a parameter file"
+            right = f"section '/**/{last_name(node)}' in a parameter file"
             if node.count('/') == 1:
-                right = f"'{last_name(node)}' in its place"
+                right = f"'{last_name(node)}' instead"
             raise ConfigError(f"{where}: '{name}' does not match node '{node}'; write {right}")
     names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
     if hint := nearest(own, names):

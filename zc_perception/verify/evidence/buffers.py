@@ -507,7 +507,7 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
     if not read_maps(mapping.pid, proc):
         return 0
     source = f'mappings of {who(mapping.pid, proc)}'
-    step = 'run zc_verify as root of the machine itself, or end that program'
+    step = 'run zc_verify as root outside of any container, or end that program'
     return Unreadable(
         source, f'what it has mapped as {mapping.name} is not known, and may be a camera', step
     )
@@ -553,7 +553,6 @@ def find_memfds(
     for pid in all_pids(proc) if pids is None else pids:
         if pid in skip:
             continue
-        # A line begins with the process: 'process 12 (camera) holds memfd 34 of 4096 bytes'.
         process = who(pid, proc)
         held = buffers_of(pid, proc)
         for one in () if isinstance(held, Unreadable) else held:
