@@ -30,6 +30,7 @@ from nodes.ros_kit import Managed, overrides, ros, status, wait_until_known
 import numpy as np
 import pytest
 import rclpy
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.service_introspection import ServiceIntrospectionState
 from rosbags.rosbag2 import Reader
@@ -123,14 +124,14 @@ def test_a_topic_is_read_once_though_the_lookout_looks_at_the_same_time(
     with ros(free_domain) as context:
         node = rclpy.create_node('recorder', context=context)
         publisher = node.create_publisher(String, 'status', 1)
-        ask, before = node.get_publishers_info_by_topic, list(node.subscriptions)
+        ask, before = recorder.publishers_of, list(node.subscriptions)
 
-        def slowly(name: str) -> Any:
-            found = ask(name)
+        def slowly(node: Any, name: str) -> Any:
+            found = ask(node, name)
             time.sleep(0.1)  # as on a busy machine
             return found
 
-        monkeypatch.setattr(node, 'get_publishers_info_by_topic', slowly)
+        monkeypatch.setattr(recorder, 'publishers_of', slowly)
         monkeypatch.setattr(recorder, '_LOOK_S', 0.001)
         topics = recorder.RecordedTopics(node, ['status'], print, pytest.fail)
         until(lambda: topics.names == ['/status'] and publisher.get_subscription_count())
@@ -158,6 +159,41 @@ def test_a_later_publisher_with_another_qos_is_recorded_too(
         "topic '/status' has a new publisher with another QoS; the recorder subscribes again, and "
         'a few messages may be missing'
     ]
+
+
+def test_remaps_change_no_name_that_the_graph_has_shown(free_domain: int) -> None:
+    taken: set[tuple[str, bytes]] = set()
+    warnings: list[str] = []
+    remaps = [word for name, to in ('ab', 'ba', 'cd') for word in ('-r', f'/{name}:=/{to}')]
+    with ros(free_domain) as context:
+        node = rclpy.create_node(
+            'recorder', context=context, cli_args=['--ros-args', *remaps], enable_rosout=False
+        )
+        camera = rclpy.create_node('camera', context=context)
+        publishers = {name: camera.create_publisher(String, name, 1) for name in 'abcd'}
+        topics = recorder.RecordedTopics(
+            node,
+            ['/*'],
+            lambda topic, content, *_: taken.add((topic.name, content[8:9])),
+            warnings.append,
+        )
+
+        def came() -> bool:
+            for name, publisher in publishers.items():
+                publisher.publish(String(data=name))
+            rclpy.spin_once(node, executor=executor, timeout_sec=0.1)
+            return len(taken) > 2
+
+        executor = SingleThreadedExecutor(context=context)
+        until(came)
+        topics.close()
+        node.destroy_node()
+        camera.destroy_node()
+    assert taken == {('/a', b'a'), ('/b', b'b'), ('/d', b'd')}
+    assert warnings[0] == (
+        "topic '/c' is not recorded, because a remap of this node turns this name into '/d'; "
+        'record it by a zc_record without that remap'
+    )
 
 
 def test_a_message_package_without_its_library_costs_only_its_own_topics(

@@ -156,6 +156,22 @@ def publishers_of(node: Node, topic: str) -> list[TopicEndpointInfo]:
     return [TopicEndpointInfo(**each) for each in found]
 
 
+def name_before_remaps(node: Node, topic: str) -> str | None:
+    """
+    Return a name that the node's remaps turn into *topic*, a full name; None: no name is known.
+
+    rclpy remaps every name that it gets, also a full name that is already the result of a remap.
+    If the remaps exchange topics, the other topic's name is returned.
+    """
+    name, seen = topic, {topic}
+    while (remapped := node.resolve_topic_name(name)) != topic:
+        if remapped in seen:
+            return None
+        seen.add(remapped)
+        name = remapped
+    return name
+
+
 def publish(publisher: Any, message: Any) -> None:
     """Publish *message*, unless the publisher is destroyed or ROS is shut down."""
     try:

@@ -55,7 +55,7 @@ from zc_perception.errors import ConfigError, FrameReleasedError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import SUFFIX
 from zc_perception.link.endpoints import AdaptedSubscription
-from zc_perception.link.rclpy_compat import create_reader, publishers_of
+from zc_perception.link.rclpy_compat import create_reader, name_before_remaps, publishers_of
 from zc_perception.link.rungs import ROS_MESSAGE
 from zc_perception.local_path import expanded
 from zc_perception.log import Seldom
@@ -232,6 +232,14 @@ class RecordedTopics:
                 "or action; 'ros2 bag record' can record it"
             )
             return
+        unmapped = name_before_remaps(self._node, name)
+        if unmapped is None:
+            self._warn(
+                f"topic '{name}' is not recorded, because a remap of this node turns this name "
+                f"into '{self._node.resolve_topic_name(name)}'; record it by a zc_record without "
+                'that remap'
+            )
+            return
         kind = message_class(msgtype)
         # By rosbag2's rules: choose a QoS that is compatible with all publishers of the topic.
         latched = _is_latched(offers)
@@ -249,7 +257,9 @@ class RecordedTopics:
         def on_message(content: bytes) -> None:
             self._take(topic, content, time.time_ns(), latched)
 
-        self._readers[name] = create_reader(self._node, kind, name, on_message, qos, raw=True)
+        self._readers[name] = create_reader(
+            self._node, kind, unmapped, on_message, qos, raw=True
+        )
 
     def close(self) -> None:
         """End all subscriptions. Idempotent."""
