@@ -41,6 +41,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 from waiting import eventually, until
 
+from zc_perception import create_camera_subscription
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link import rclpy_compat
@@ -204,6 +205,21 @@ def test_remaps_that_exchange_two_topics_are_applied_once(ros: Ros) -> None:
     assert set(frames) == {'right'}
     assert subscription.topic == '/right'
     eventually(lambda: '/right is a plain publisher' in subscription.choice.reason)
+
+
+def test_remaps_that_exchange_two_cameras_are_applied_once_to_the_topics_beside_the_image(
+    ros: Ros,
+) -> None:
+    swap = ['--ros-args']
+    for name in ('image', 'image/compressed', 'camera_info'):
+        swap += ['-r', f'/left/{name}:=/right/{name}', '-r', f'/right/{name}:=/left/{name}']
+    node, others = ros.node('swapped', cli_args=swap), ros.node('others')
+    jpeg = ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(80, CopyLedger()))
+    frames = frame_adapter('rgb8', CopyLedger(), holder='swapped')
+    ros.publisher(node, frames, topic='/left/image', extras=[jpeg])
+    ros.own(create_camera_subscription(node, '/left/image', print))
+    until(lambda: others.count_publishers('/right/image/compressed') == 1)
+    until(lambda: others.count_subscribers('/right/camera_info') == 1)
 
 
 def test_keep_all_with_transient_local_is_refused_for_frames_only(ros: Ros) -> None:

@@ -156,17 +156,18 @@ def publishers_of(node: Node, topic: str) -> list[TopicEndpointInfo]:
     return [TopicEndpointInfo(**each) for each in found]
 
 
-def name_before_remaps(node: Node, topic: str) -> str | None:
+def name_before_remaps(node: Node, topic: str) -> str:
     """
-    Return a name that the node's remaps turn into *topic*, a full name; None: no name is known.
+    Return a name that the node's remaps turn into *topic*, a full name.
 
     rclpy remaps every name that it gets, also a full name that is already the result of a remap.
-    If the remaps exchange topics, the other topic's name is returned.
+    If the remaps exchange topics, this is the other topic's name. If no name leads to *topic*,
+    return *topic*, which rclpy then remaps.
     """
     name, seen = topic, {topic}
     while (remapped := node.resolve_topic_name(name)) != topic:
         if remapped in seen:
-            return None
+            return topic
         seen.add(remapped)
         name = remapped
     return name

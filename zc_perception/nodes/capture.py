@@ -41,7 +41,7 @@ from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
 from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg, stamp_to_message
-from zc_perception.link.rclpy_compat import subscription_count
+from zc_perception.link.rclpy_compat import name_before_remaps, subscription_count
 from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.negotiation.constraints import BufferConstraints, formats_text, parse_stand_ins
@@ -651,9 +651,8 @@ class CaptureNode(PerceptionNode):
         )
 
     def _compressed_qos(self) -> QoSProfile:
-        return publisher_qos(
-            self, f'{self.resolve_topic_name("image_raw")}/compressed', QoSProfile(depth=1)
-        )
+        topic = f'{self.resolve_topic_name("image_raw")}/compressed'
+        return publisher_qos(self, name_before_remaps(self, topic), QoSProfile(depth=1))
 
     def now_ns(self) -> int:
         """Return the ROS time in ns; unless it is simulated, read it from the system clock."""

@@ -33,7 +33,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.remote_links import TooSlow
 from zc_perception.link.gstreamer import AccessUnit, complete, COPIED, FrameFeed
-from zc_perception.link.rclpy_compat import publish, subscription_count
+from zc_perception.link.rclpy_compat import name_before_remaps, publish, subscription_count
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.declarations import NODES
@@ -197,7 +197,7 @@ class GStreamerNode(PerceptionNode):
             except ImportError:
                 missing.append(f'{package} ({image}/{suffix})')
                 continue
-            topic = f'{image}/{suffix}'
+            topic = name_before_remaps(self, f'{image}/{suffix}')
             qos = publisher_qos(self, topic, QoSProfile(depth=_DEPTH))
             self._topics[suffix] = self.create_publisher(kind, topic, qos), kind
         if not self._topics:

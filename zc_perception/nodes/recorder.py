@@ -233,11 +233,10 @@ class RecordedTopics:
             )
             return
         unmapped = name_before_remaps(self._node, name)
-        if unmapped is None:
+        if (other := self._node.resolve_topic_name(unmapped)) != name:
             self._warn(
                 f"topic '{name}' is not recorded, because a remap of this node turns this name "
-                f"into '{self._node.resolve_topic_name(name)}'; record it by a zc_record without "
-                'that remap'
+                f"into '{other}'; record it by a zc_record without that remap"
             )
             return
         kind = message_class(msgtype)

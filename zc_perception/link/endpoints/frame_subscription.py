@@ -41,7 +41,7 @@ from zc_perception.link.endpoints.executor_turns import is_spun, NodeSpinner
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.subscription import AdaptedSubscription, SubscriptionStatistics
 from zc_perception.link.image_conversion import frame_adapter, stamp_ns
-from zc_perception.link.rclpy_compat import create_reader
+from zc_perception.link.rclpy_compat import create_reader, name_before_remaps
 from zc_perception.link.shared_memory.unix_socket import check_ids
 from zc_perception.log import Seldom
 from zc_perception.memory.ledger import CopyLedger
@@ -278,7 +278,12 @@ class CameraSubscription(FrameSubscription):
             else qos
         )
         self._info_reader = create_reader(
-            node, CameraInfo, self.info_topic, self._on_info, info_qos, callback_group=self._group
+            node,
+            CameraInfo,
+            name_before_remaps(node, self.info_topic),
+            self._on_info,
+            info_qos,
+            callback_group=self._group,
         )
 
     def _on_info(self, info: CameraInfo) -> None:

@@ -34,7 +34,12 @@ from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.qos import link_qos
-from zc_perception.link.rclpy_compat import InvalidHandle, publish, subscription_count
+from zc_perception.link.rclpy_compat import (
+    InvalidHandle,
+    name_before_remaps,
+    publish,
+    subscription_count,
+)
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.log import Seldom
 from zc_perception.memory.pool import BufferPool
@@ -154,7 +159,9 @@ class MessageWriter(Generic[T]):
                 publisher = before.pop(extra.suffix, None)
                 if publisher is None:
                     publisher = self._node.create_publisher(
-                        extra.ros_type, self.topic + extra.suffix, extra.qos or self._profile
+                        extra.ros_type,
+                        name_before_remaps(self._node, self.topic + extra.suffix),
+                        extra.qos or self._profile,
                     )
                 self._extras[extra.suffix] = publisher
                 outputs.append((publisher, extra.convert))
