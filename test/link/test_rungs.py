@@ -81,6 +81,12 @@ TABLE: list[tuple[dict[str, Any], str, bool, str]] = [
     ({'local': [OTHER_TYPE]}, ROS_MESSAGE, True, 'another type'),
     ({'remote': [SCARCE]}, UNMATCHED, False, f'connecting to publisher eeeeeeee: {SCARCE.reason}'),
     ({'remote': [FAR]}, ROS_MESSAGE, True, 'publisher cccccccc: on another host'),
+    (
+        {'remote': [FAR], 'messages': False},
+        UNMATCHED,
+        False,
+        'publisher cccccccc: on another host; nobody publishes messages on this topic instead',
+    ),
     ({'remote': [GONE]}, UNMATCHED, False, 'publisher dddddddd has ended'),
     ({'remote': [GONE] * 2}, UNMATCHED, False, '2 publishers have ended, the latest is publisher'),
     ({'remote': [GONE, CONNECTED]}, SHARED_MEMORY, False, 'another process'),
@@ -125,6 +131,7 @@ views = st.builds(
     st.integers(0, 2),
     st.lists(st.sampled_from(['/p', '/q']), max_size=2, unique=True),
     st.booleans(),
+    st.booleans(),
     st.sampled_from(['', 'mismatch']),
     st.booleans(),
     st.sampled_from([frozenset[str](), frozenset({'/p'})]),
@@ -145,7 +152,7 @@ def test_all_come_directly_or_all_by_message(view: TopicView) -> None:
     if view.copy_free_required:
         assert (REFUSED in ways) == bool(choice.indirect) and not choice.reader
     elif choice.indirect and view.heard and view.heard <= choice.indirect:
-        assert choice.by_message
+        assert choice.by_message or (choice.rung == UNMATCHED and not view.messages)
 
 
 # A subscription's clients for rung 2, without a node: one for each announced publisher.

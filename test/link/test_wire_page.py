@@ -26,8 +26,17 @@ from typing import Any
 
 from link.wire.wire_process import build_consumer, ConsumerProcess, Lines
 from nodes.programs import Program
+from nodes.ros_kit import ros
 import pytest
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
 from waiting import eventually, until
+
+from zc_perception import create_frame_subscription
+from zc_perception.link.endpoints import UNMATCHED
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
 
 CAMERA = [
     '--ros-args', '-p', 'camera:=synthetic', '-p', 'width:=64', '-p', 'height:=64',
@@ -155,3 +164,25 @@ def test_the_stock_detector_takes_frames_of_the_producer(free_domain: int, folde
         )
         assert detector.interrupt() == 0
     assert 'ERROR' not in detector.output, detector.output
+
+
+def test_who_is_refused_by_a_producer_without_ros_is_told_that_no_frame_comes(
+    free_domain: int, folder: Path
+) -> None:
+    with PageProcess('producer', folder, free_domain, '--format', 'YUYV') as producer:
+        publisher = producer.wait_for('announced')[0]['publisher_id']
+        with ros(free_domain) as context:
+            node = rclpy.create_node('viewer', context=context)
+            needs = BufferConstraints('viewer', formats=((NV12, LINEAR),))
+            frames = create_frame_subscription(node, 'image_raw', print, constraints=needs)
+
+            def reason() -> str:
+                rclpy.spin_once(node, executor=executor, timeout_sec=0.1)
+                return frames.statistics().reason
+
+            executor = SingleThreadedExecutor(context=context)
+            until(lambda: 'so no frame comes' in reason())
+            assert reason().startswith(f'publisher {publisher[:8]}: ')
+            assert frames.statistics().rung == UNMATCHED
+            assert not node.count_subscribers('image_raw')
+            node.destroy_node()

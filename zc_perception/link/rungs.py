@@ -95,6 +95,7 @@ class TopicView:
     :param unfound: number of adapted publishers of other processes whose announcements didn't
         come in time.
     :param plain: names of the nodes that publish only messages, in any process.
+    :param messages: whether the graph shows a publisher of messages, plain or adapted.
     :param copy_free_required: whether a copy is an error instead of a fallback.
     :param mismatch: why none of the publishers in other processes has a matching QoS; empty if one
         has.
@@ -110,6 +111,7 @@ class TopicView:
     unannounced: int = 0
     unfound: int = 0
     plain: Sequence[str] = ()
+    messages: bool = True
     copy_free_required: bool = False
     mismatch: str = ''
     recognises: bool = True
@@ -145,7 +147,8 @@ def choose(view: TopicView) -> Choice:
 
     If only some publishers have a direct link, choose the direct links until a publisher without
     one has sent a message that can be converted. But if objects or messages have no headers,
-    choose messages at once. If copies are not allowed, never choose messages.
+    choose messages at once. If copies are not allowed, never choose messages. If nobody publishes
+    messages, as a camera without ROS, choose none.
     """
     direct: list[tuple[str, str]] = []
     indirect: dict[str, str] = {}
@@ -209,6 +212,12 @@ def choose(view: TopicView) -> Choice:
         if not direct:
             return Choice(REFUSED, why, False, routes, indirect=who)
         return Choice(worst[0], f'{worst[1]}; {why}', False, routes, indirect=who)
+    if indirect and not direct and not view.messages:
+        why += (
+            '; nobody publishes messages on this topic instead, so no frame comes: change what '
+            'this consumer asks for, or what the camera offers'
+        )
+        return Choice(UNMATCHED, why, indirect=who, waiting=pending)
     heard = bool(view.heard) and view.heard <= who
     if indirect and (heard or not direct or not view.recognises):
         routes = tuple(

@@ -99,6 +99,7 @@ from zc_perception.link.image_conversion import ImageToFrame
 from zc_perception.link.rclpy_compat import (
     call_soon,
     create_reader,
+    publisher_count,
     publishers_of,
     wake_up,
     when_destroyed,
@@ -600,6 +601,7 @@ class AdaptedSubscription(Generic[T]):
             unannounced=unannounced if patient else 0,
             unfound=0 if patient else unannounced,
             plain=count.plain,
+            messages=publisher_count(self._node, self.topic) > 0,
             copy_free_required=self._required,
             mismatch=count.mismatch,
             recognises=self._stamped,
@@ -721,12 +723,14 @@ class AdaptedSubscription(Generic[T]):
         if (choice.rung, choice.reason) != self._said and self._node.executor is not None:
             self._said = choice.rung, choice.reason
             text = f"'{self.topic}': link is {choice.rung}: {choice.reason}"
-            # Three calls on three lines, because rclpy raises when one line logs with two
+            # Each call has a line of its own, because rclpy raises when one line logs with two
             # severities.
             if any(rung == REFUSED for rung, _ in choice.routes):
                 self._node.get_logger().error(text)
             elif choice.by_message and not all(OTHER_HOST in why for _, why in choice.routes):
                 self._node.get_logger().warning(f'{text}; each frame is copied')
+            elif choice.rung == UNMATCHED and choice.indirect:
+                self._node.get_logger().warning(text)
             else:
                 self._node.get_logger().info(text)
 
