@@ -223,9 +223,9 @@ class StereoRig:
 
     @property
     def sides(self) -> StereoSides:
-        """The object that pairs the frames; ConfigError: neither camera's side has begun."""
+        """The object that pairs the frames; ConfigError: neither capture node is configured."""
         if self._sides is None:
-            raise ConfigError('stereo: no side has begun')
+            raise ConfigError('stereo: neither capture node of the pair is configured')
         return self._sides
 
     def settle(self, side: Side, rule: PairingRule) -> None:
