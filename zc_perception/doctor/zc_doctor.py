@@ -87,7 +87,7 @@ def _parser() -> OptionParser:
         nargs='?',
         const=_STDOUT,
         metavar='FILE',
-        help='write the result as JSON to FILE; without FILE to stdout, in place of the report',
+        help='write the result as JSON to FILE; without FILE, print the JSON, not the report',
     )
     more.add_argument(
         '--time-limit',

@@ -371,7 +371,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
                     refused('')
         except Exception as error:
             response.success = False
-            refused(f'it has no such transition from this state ({" ".join(str(error).split())})')
+            refused(f'this state has no such transition ({" ".join(str(error).split())})')
 
     async def serve(request: Any, response: Any) -> Any:
         executor = node.executor

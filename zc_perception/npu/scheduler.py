@@ -695,7 +695,7 @@ class _LatePlaces:
         return fence
 
     def ended(self, fd: int) -> bool:
-        """Return whether *fd* belongs to a late job; if so, count its place as free."""
+        """Return whether *fd* belongs to a job that was given up; its place is then free."""
         place = self.fences.pop(fd, None)
         if place is None:
             return False
