@@ -851,7 +851,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def given_up(self) -> str:
-        """Return why the camera comes back only if the node restarts (:class:`PerceptionNode`)."""
+        """Return why only a restart of the node helps; empty: the camera is tried again."""
         condition = self.supervisor.condition
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 

@@ -333,7 +333,8 @@ class Span:
     """
     An event with a duration.
 
-    :ivar frame: the number of the frame whose flow (arrows) includes the event; 0: none.
+    :ivar frame: the number of the frame whose spans the trace viewer connects with this one by
+        arrows (a flow); 0: none.
     """
 
     name: str
@@ -462,7 +463,7 @@ class Trace:
         return lanes
 
     def _flows(self) -> list[dict[str, Any]]:
-        """Return the events of a flow (arrows) for each frame, from span to span in time order."""
+        """Return the events that make arrows (a flow) from span to span of each frame."""
         steps: dict[int, list[tuple[Span, Track]]] = {}
         for track in self._tracks:
             for span in track.spans:
@@ -691,7 +692,7 @@ def build_timeline(
     """
     Return the trace of these nodes and kernel events, for ``json.dump``.
 
-    A flow (arrows) connects each frame's spans, from the camera through all nodes and the device.
+    Arrows (a flow) connect each frame's spans, from the camera through all nodes and the device.
     ``otherData`` has the number of frames, how many of these have records of all steps, and for
     each kind of event how many events there were and for how many the frame was found.
 

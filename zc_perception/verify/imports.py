@@ -402,11 +402,11 @@ class ImportTable:
 
     def release(self, event: KernelEvent) -> None:
         """
-        Record that the driver has released one buffer, which this node :meth:`holds`.
+        Record that the driver has released one buffer; :meth:`holds` must be true for *event*.
 
-        If several imports have the same handle, the buffer of the oldest is released: the driver
-        works on several threads, so the next import with a handle may be traced before the release
-        of the previous one.
+        If several imports have the event's handle and buffer, the event counts for the oldest of
+        them. There may be several, because the driver works on several threads: the trace may have
+        the next import with a handle before the release of the previous one.
         """
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:

@@ -279,7 +279,7 @@ def _channels(shape: tuple[int | None, ...], size: tuple[int, int] | None) -> in
 
 
 def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
-    """Guess an output's contents by its name and shape: words of ``columns``; empty: unknown."""
+    """Guess what an output contains, in words of the head's option ``columns``; empty: unknown."""
     batch = len(shape) > 1 and shape[0] in (1, None) and shape != (None, 4)
     inner = shape[1:] if batch else shape
     label = re.search('label|class|cls', name)

@@ -489,7 +489,7 @@ class MemmoveProbe:
         """
         Record also small copies, if their source is in one of these mappings.
 
-        This changes only a filter, so the kernel rewrites no code.
+        This changes only a filter. A new probe would make the kernel rewrite its code.
         """
         ranges = self._ranges | {(mapping.start, mapping.end) for mapping in mappings}
         if ranges == self._ranges:
