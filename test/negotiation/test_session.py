@@ -138,8 +138,8 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
         (lambda a: replace(a, layout=replace(a.layout, fourcc=YUYV)),
          "asked for NV12 .*; it answered 'YUYV'; it may not change the format"),
         (lambda a: replace(a, layout=replace(a.layout, width=32)),
-         ('asked for NV12 .* 64x48, .*; it answered 32x48 pixels; padding belongs into '
-          'strides, offsets and sizes')),
+         ('asked for NV12 .* 64x48, .*; it answered 32x48 pixels; it may not change the size, '
+          'only add padding by strides, offsets and buffer sizes')),
         (lambda a: replace(a, layout=compute_layout(NV12, *SIZE, stride_align=4096)),
          r'plane 0: ends at byte \d+, but its buffer 0 has'),
         (lambda a: replace(a, buffers=a.buffers[:1]), ('the allocator gave 1 slots, '

@@ -113,7 +113,7 @@ def sample_levels(
     """
     if colorimetry.matrix not in _WEIGHTS:
         raise ValueError(
-            f'colour bars need one of {", ".join(m.value for m in _WEIGHTS)}, got '
+            f'colour bars need one of the matrices {", ".join(m.value for m in _WEIGHTS)}, got '
             f'{colorimetry.matrix.value}'
         )
     of_red, of_blue = _WEIGHTS[colorimetry.matrix]

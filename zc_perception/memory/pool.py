@@ -240,7 +240,7 @@ class PoolStatistics:
     :param abandoned: leases that their owners did not release.
     :param retired: slots given up because a fence stayed pending, or a quarantine fence could not
         be made.
-    :param quotas: for each holder, how many frames it was promised: number plus depth.
+    :param quotas: for each holder, how many frames it may hold, plus how many may wait for it.
     :param reserve: the number of slots that the producer keeps for itself.
     :param refused: all leases that were refused because of a quota.
     :param fence_errors: release fences that signalled an error.

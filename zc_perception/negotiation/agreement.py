@@ -401,8 +401,8 @@ def check_answer(
             )
         if (layout.width, layout.height) != request.size:
             raise LayoutError(
-                f'it answered {size_text((layout.width, layout.height))} pixels; padding '
-                'belongs into strides, offsets and sizes'
+                f'it answered {size_text((layout.width, layout.height))} pixels; it may '
+                'not change the size, only add padding by strides, offsets and buffer sizes'
             )
         if not set(same_layout(layout.modifier)) & set(request.modifiers):
             raise LayoutError(f'it chose modifier {modifier_name(layout.modifier)}')

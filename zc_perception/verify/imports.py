@@ -679,9 +679,9 @@ class ImportFollowing:
                 if self._tables[owner].holds(event)
             ]
         else:
-            # Another program may have imported the same buffer with the same handle number. So an
-            # import from before the recording is considered only if this thread of the driver has
-            # last completed a job of the import's node.
+            # Another program may have imported the same buffer with the same handle number. So
+            # consider imports from before the recording only of one node: the one whose job this
+            # thread of the driver completed last.
             holding = [
                 owner
                 for owner, table in enumerate(self._tables)

@@ -264,8 +264,8 @@ class AxmEngine(TensorEngine):
             )
         except ImportError as error:
             raise ConfigError(
-                f"model '{self._file}' needs {MODULE} 1.9 or later, but the installed release is "
-                f'{release or "unknown"} ({one_line(error)}): '
+                f"model '{self._file}' needs {MODULE} 1.9 or later; what is installed is "
+                f'{release or "an unknown release"} ({one_line(error)}): '
                 'pip install axelera-rt==1.9.0, or compile the model to a model.json with the '
                 'SDK of this release'
             ) from error
