@@ -78,7 +78,7 @@ class PictureHistory:
     The copies wait for a slow model's detections without holding the camera's slots. One thread
     calls :meth:`keep` and :meth:`take`. Any thread may set :attr:`scale`, for later frames.
 
-    :param limit: the most pictures kept; a new picture takes the memory of the oldest.
+    :param limit: the largest number of pictures; one more takes the memory of the oldest.
     """
 
     def __init__(self, limit: int, scale: float) -> None:

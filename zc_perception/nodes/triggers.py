@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from zc_perception.camera.recording import BlackBox
 
 FRAME_WAIT_S = 2.0
-"""The most seconds that a request for a snapshot waits for the camera's next frame."""
+"""How many seconds a request for a snapshot waits at most for the camera's next frame."""
 _MOST_WAITING = 4
 # The middleware's queue of requests. When it is full, a further request is lost, and its caller
 # waits for ever. So this queue is long, like that of the component container's services.

@@ -675,7 +675,7 @@ _KINDS: dict[int, ControlKind] = {
     abi.CTRL_TYPE_INTEGER_MENU: 'integer_menu',
 }
 _MOST_CONTROLS = 1024
-# The most items of a menu. To query a broken driver's endless menu would take minutes.
+# Query at most this many items of a menu: a broken driver's endless menu would take minutes.
 _MOST_ITEMS = 256
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 QUEUED = 3
 """Buffers that the driver holds: two queued ones to write to, and one to be dequeued next."""
 MOST_BUFFERS = 32
-"""The most buffers to request: some drivers refuse more (VIDEO_MAX_FRAME before Linux 6.8)."""
+"""The number of buffers to request at most: some drivers refuse more."""
 
 
 def _module(name: str) -> Any:

@@ -135,8 +135,8 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
             _PADDING,
             listed,
             (
-                'for each input a list with two numbers for each axis, whose sum is less than the '
-                f'size of the axis in {list(shape)}'
+                'for each input a list with two numbers for each axis, together less than the '
+                f'size of this axis in {list(shape)}'
             ),
         )
     return tuple(size - both for size, both in zip(shape, around, strict=True))
