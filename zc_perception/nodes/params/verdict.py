@@ -485,7 +485,7 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
 
     The error is empty if the section is probably for another program's camera.
 
-    :param nodes: the full names of the nodes whose name or kind ends the section.
+    :param nodes: the full names of the nodes whose name or kind is the section's last part.
     :param among: the sections of all files that the nodes get.
     """
     shown = section.lstrip('/')

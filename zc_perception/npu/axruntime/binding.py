@@ -69,8 +69,8 @@ from zc_perception.npu.engine_thread import TensorEngine
 from zc_perception.npu.manifest import check_head, ModelManifest, TensorSpec
 
 MODULE = 'axelera.runtime'
-# The C library's result code for each error class of the package, by the class's name. A class is
-# named like its code (InvalidArgument: INVALID_ARGUMENT); only Pending has another name.
+# The C library's result code for each error class of Axelera's package, by the class's name. A
+# class is named like its code (InvalidArgument: INVALID_ARGUMENT); only Pending has another name.
 _CODES = {
     'Pending': Result.PENDING_ERROR,
     **{code.name.title().replace('_', ''): code for code in Result},

@@ -118,8 +118,8 @@ class Connection:
 
     One thread runs the model. Loading and releasing the model takes the session's lock.
 
-    :param model: the model: the C library's handle, or the Python package's object.
-    :param handle: the connection: the C library's handle, or the Python package's object.
+    :param model: the model: a handle of the C library, or an object of Axelera's Python package.
+    :param handle: the connection, as such a handle or object.
     """
 
     def __init__(self, session: Session, model: Any, handle: Any) -> None:
@@ -170,7 +170,7 @@ class OpenedModel:
     """
     A compiled model, and its connections, one for each core.
 
-    :param handle: the model: the C library's handle, or the Python package's object.
+    :param handle: the model: a handle of the C library, or an object of Axelera's Python package.
     :param inputs: the input tensors, with their padding in memory; *outputs* likewise.
     :param properties: the compiler's notes about the model, for diagnostics; the keys may change.
     """
@@ -277,8 +277,8 @@ class Session(ABC):
             if model is not None:
                 for connection in model.connections:
                     connection.close()
-                # Drop the reference now: the Python package destroys an object with its last
-                # reference, and must do so before the context is closed.
+                # Drop the reference now: Axelera's Python package destroys an object with its
+                # last reference, and must do so before the context is closed.
                 handle, model.handle = model.handle, None
                 self.free(handle)
 

@@ -191,7 +191,7 @@ class TensorBuffer:
 
     @property
     def place(self) -> int | NDArray[Any]:
-        """Return the buffer as the Python package takes it: a dma-buf's descriptor or an array."""
+        """Return the buffer as Axelera's Python package takes it: a descriptor or an array."""
         return self.values if self._buffer is None else self._buffer.fileno()
 
     def argument(self) -> Argument:
@@ -246,7 +246,7 @@ def c_arguments(buffers: Sequence[TensorBuffer]) -> ctypes.Array[Argument]:
 
 
 def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
-    """Return a run's arguments for the Python package, see :data:`Pack`."""
+    """Return a run's arguments for Axelera's Python package, see :data:`Pack`."""
     return [buffer.place for buffer in buffers]
 
 

@@ -139,12 +139,12 @@ def why_no_heap(name: str, error: AllocationError) -> str:
         case FileNotFoundError():
             return (
                 f'there is no {node}; enable CONFIG_DMABUF_HEAPS_SYSTEM in the kernel, and '
-                f'give a container the node (--device {node})'
+                f'give a container this device (--device {node})'
             )
         case PermissionError() as refusal:
             rights = (
-                "let the node's group read the node in a udev rule, add the user to that group, "
-                f'and give a container the node (--device {node})'
+                'let the group of this device file read it (udev rule), add the user to that '
+                f'group, and give a container this device (--device {node})'
             )
             return f"{node} can't be used: {refusal.strerror}; {rights}"
         # Leave out the advice in *error*'s text, because it names a parameter of the camera.
