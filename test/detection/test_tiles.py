@@ -115,7 +115,7 @@ def test_detections_of_other_classes_take_no_place_of_the_wanted_ones(
     box = Tiling.of(box, regions, whole) if regions else box
     found = decode(
         make_head(HeadSpec('boxes', 2)), [RawTensor(rows)] * max(1, len(regions)), box,
-        DecodeLimits(0.1, 0.5, 2), lambda each: each.chosen(each.classes == 1),
+        DecodeLimits(0.1, 0.5, 2, np.array([False, True])),
     )  # fmt: skip
     assert found.classes.tolist() == [1, 1]
 

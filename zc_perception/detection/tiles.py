@@ -254,26 +254,21 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
 
 
 def decode(
-    head: Head,
-    outputs: Sequence[RawTensor],
-    box: Letterbox,
-    limits: DecodeLimits,
-    wanted: Callable[[Detections], Detections] | None = None,
+    head: Head, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
 ) -> Detections:
     """
     Decode a frame's outputs with *head*, and join the detections of its tiles, if there are any.
 
     :param outputs: the outputs of the first tile, then those of the second, and so on.
-    :param wanted: keeps the detections of some classes; ``limits.count`` counts only these.
-        ``None``: all detections are kept.
+    :param limits: ``count`` counts only detections of the wanted ``classes``.
     """
     if not isinstance(box, Tiling):
-        return _decoded(head, outputs, box, limits, wanted)
+        return _decoded(head, outputs, box, limits)
     if len(box.regions) == 1:
-        return _decoded(head, outputs, box, limits, wanted).moved(*box.regions[0][:2])
+        return _decoded(head, outputs, box, limits).moved(*box.regions[0][:2])
     parts = []
     for index, region in enumerate(box.regions):
-        part = _decoded(head, box.outputs_of(index, outputs), box, limits, wanted)
+        part = _decoded(head, box.outputs_of(index, outputs), box, limits)
         part = part.moved(region.x, region.y)
         parts.append(replace(part, rows=part.rows + index * _ROWS))
     tiles = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -281,16 +276,13 @@ def decode(
 
 
 def _decoded(
-    head: Head,
-    outputs: Sequence[RawTensor],
-    box: Letterbox,
-    limits: DecodeLimits,
-    wanted: Callable[[Detections], Detections] | None,
+    head: Head, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
 ) -> Detections:
+    wanted = limits.classes
     if wanted is None:
         return head.decode(outputs, box, limits)
-    found = wanted(head.decode(outputs, box, replace(limits, count=_EVERY)))
-    return found if len(found) <= limits.count else found.chosen(slice(limits.count))
+    found = head.decode(outputs, box, replace(limits, count=_EVERY))
+    return found.chosen(wanted[found.classes].nonzero()[0][: limits.count])
 
 
 def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int) -> Detections:

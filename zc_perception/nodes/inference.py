@@ -157,35 +157,27 @@ class Pace:
         return True
 
 
-class ClassFilter:
-    """Keeps detections of the *wanted* classes (names or indices); no class wanted: keeps all."""
+def class_mask(wanted: Sequence[str], known: Sequence[str]) -> NDArray[np.bool_] | None:
+    """
+    Return for each known class whether it is wanted; ``None``: all are, because none is named.
 
-    def __init__(self, wanted: Sequence[str], known: Sequence[str]) -> None:
-        #: Whether detections are kept, with the class number as index; ``None``: all are kept.
-        self.mask: NDArray[np.bool_] | None = None
-        if not wanted:
-            return
-        mask = np.zeros(len(known), np.bool_)
-        for name in wanted:
-            index = known.index(name) if name in known else whole_number(name, len(known) - 1)
-            if index is not None:
-                mask[index] = True
-            else:
-                raise ConfigError(
-                    f"parameter 'classes' has {shown(name)}, which the model doesn't "
-                    f'know{nearest(name, known)}; '
-                    f'it has {", ".join(known[:12])}{", …" if len(known) > 12 else ""}, or '
-                    f'their indices from 0 to {len(known) - 1}'
-                )
-        self.mask = mask
-
-    def __call__(self, found: Detections) -> Detections:
-        """Return the detections of the wanted classes."""
-        mask = self.mask
-        if mask is None or not len(found):
-            return found
-        keep = mask[found.classes]
-        return found if keep.all() else found.chosen(keep)
+    :param wanted: names or indices of classes.
+    :raises ConfigError: the model doesn't have a wanted class.
+    """
+    if not wanted:
+        return None
+    mask = np.zeros(len(known), np.bool_)
+    for name in wanted:
+        index = known.index(name) if name in known else whole_number(name, len(known) - 1)
+        if index is None:
+            raise ConfigError(
+                f"parameter 'classes' has {shown(name)}, which the model doesn't "
+                f'know{nearest(name, known)}; '
+                f'it has {", ".join(known[:12])}{", …" if len(known) > 12 else ""}, or '
+                f'their indices from 0 to {len(known) - 1}'
+            )
+        mask[index] = True
+    return mask
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
@@ -201,7 +193,7 @@ def check_classes(values: Mapping[str, Any]) -> None:
     refusals = []
     for variant in variants:
         try:
-            ClassFilter(values['classes'], variant.classes)
+            class_mask(values['classes'], variant.classes)
         except ConfigError as error:
             refusals.append(error)
     if variants and len(refusals) == len(variants):
@@ -417,7 +409,6 @@ class InferenceNode(PerceptionNode):
         self._factory = accelerator_factory
         self._stream: InferenceStream | None = None
         self._pace = Pace(self.parameters['max_rate'])
-        self._classes = ClassFilter((), ())
         self._tracking = Tracking(self.parameters)
         self._space: BoxesInSpace | None = None
         self._stages: list[Stage] = []
@@ -447,7 +438,7 @@ class InferenceNode(PerceptionNode):
         selected = select_accelerator(self.parameters, self.ledger, self._factory)
         STARTUP.reached('accelerator')
         try:
-            self._classes = ClassFilter(self.parameters['classes'], selected.manifest.classes)
+            limits = self._limits(selected.manifest)
             subscription = self._subscribe()
         except BaseException:
             selected.accelerator.close()
@@ -465,7 +456,6 @@ class InferenceNode(PerceptionNode):
                 keep_all=self.parameters['keep_all'],
                 accept=self._accepts,
             )
-            limits = self._limits(selected.manifest)
             self._stream = InferenceStream(selected, subscription, scheduler, limits)
             self._open_stages(self._stream)
         except BaseException:
@@ -582,7 +572,7 @@ class InferenceNode(PerceptionNode):
 
     def _check_parameter(self, name: str, value: Any) -> None:
         if name == 'classes' and self._stream is not None:
-            ClassFilter(value, self._stream.manifest.classes)
+            class_mask(value, self._stream.manifest.classes)
         super()._check_parameter(name, value)
 
     def _on_parameter(self, name: str, value: Any) -> None:
@@ -595,9 +585,7 @@ class InferenceNode(PerceptionNode):
         if stream is None:
             return
         stream.limits = self._limits(stream.manifest)
-        if name == 'classes':
-            self._classes = ClassFilter(value, stream.manifest.classes)
-        elif name == 'score_threshold':
+        if name == 'score_threshold':
             self._publish_labels()
         elif name in stream.scheduler.accelerator.own({}):
             if name == 'in_flight':
@@ -668,7 +656,7 @@ class InferenceNode(PerceptionNode):
 
     def _limits(self, manifest: ModelManifest) -> DecodeLimits:
         """
-        Return score threshold, overlap threshold (NMS) and the limit of detections in a frame.
+        Return score threshold, overlap threshold (NMS), limit of detections and wanted classes.
 
         Each is the parameter's value, or the model's if the parameter isn't set.
         """
@@ -676,6 +664,7 @@ class InferenceNode(PerceptionNode):
             float(self._own('score_threshold', manifest.score_threshold)),
             self._own('nms_threshold', manifest.nms_threshold),
             self.parameters['max_detections'] or manifest.max_detections,
+            class_mask(self.parameters['classes'], manifest.classes),
         )
 
     def _own(self, name: str, models: float) -> float:
@@ -725,8 +714,7 @@ class InferenceNode(PerceptionNode):
             return
         done_ns = time.monotonic_ns()
         data, stream, job = entry.frame.data, self._stream or self._configured(), entry.job
-        wanted = None if self._classes.mask is None else self._classes
-        found = decode(stream.head, job.outputs(), job.letterbox, stream.limits, wanted)
+        found = decode(stream.head, job.outputs(), job.letterbox, stream.limits)
         layout = data.layout
         found = self._tracking(found, data.header.stamp_ns, (layout.width, layout.height))
         decoded_ns = time.monotonic_ns()

@@ -17,6 +17,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cv2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ import pytest
 
 from zc_perception.detection.detections import box_iou
 from zc_perception.detection.heads import make_head
-from zc_perception.detection.heads.candidates import keep
+from zc_perception.detection.heads.candidates import Candidates, detections, keep, oriented
 from zc_perception.detection.heads.score_filter import (
     activated,
     CellMajorFilter,
@@ -180,6 +182,30 @@ def test_a_box_far_larger_than_the_picture(size: float, copies: int) -> None:
     outputs = [RawTensor(np.tile(rows, (copies, 1))[None])]
     found = make_head(HeadSpec('yolov8', 80)).decode(outputs, BOX, LIMITS)
     assert found.scores.tolist() == SCORES.tolist() and found.classes.tolist() == kinds
+
+
+@pytest.mark.parametrize('turned', [False, True])
+@pytest.mark.parametrize('class_agnostic', [False, True])
+def test_unwanted_classes_are_left_out_first_unless_they_suppress_others(
+    class_agnostic: bool, turned: bool
+) -> None:
+    random = np.random.default_rng(6)
+    boxes, scores, kinds = crowd(random, 20, 30, 3, 0.1, coarse=False)
+    some = Candidates(np.ascontiguousarray(boxes.T), scores, kinds, np.arange(len(scores)))
+    angles = random.normal(0, 0.1, len(scores)).astype(np.float32)
+
+    def rows(candidates: Candidates, limits: DecodeLimits, agnostic: bool) -> list[int]:
+        found = (
+            oriented(candidates, angles[candidates.rows], BOX, limits, class_agnostic=agnostic)
+            if turned
+            else detections(candidates, BOX, limits, agnostic)
+        )
+        return found.rows.tolist()
+
+    wanted = replace(LIMITS, classes=np.array([False, True, False]))
+    # with class_agnostic, the candidates of the other classes still suppress, and so may stay
+    alone = some if class_agnostic else some.chosen(kinds == 1)
+    assert rows(some, wanted, class_agnostic) == rows(alone, LIMITS, class_agnostic)
 
 
 def brute_force(

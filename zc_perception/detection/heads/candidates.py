@@ -84,6 +84,14 @@ class Candidates(NamedTuple):
             self.corners[:, which], self.scores[which], self.classes[which], self.rows[which]
         )
 
+    def wanted(self, limits: DecodeLimits, class_agnostic: bool) -> NDArray[np.bool_] | None:
+        """
+        Return a mask of the candidates of the wanted classes; ``None``: none may be left out.
+
+        If *class_agnostic*, an unwanted candidate may suppress a wanted one.
+        """
+        return None if limits.classes is None or class_agnostic else limits.classes[self.classes]
+
 
 # cv2.dnn.NMSBoxes, which suppresses duplicates, also drops boxes whose score isn't above zero. If
 # the score threshold is above this number, all candidates have scores above zero, even as float32.
@@ -111,6 +119,9 @@ def detections(
 
     :param class_agnostic: whether boxes of different classes suppress each other.
     """
+    wanted = candidates.wanted(limits, class_agnostic)
+    if wanted is not None:
+        candidates = candidates.chosen(wanted)
     corners, scores, classes, rows = candidates
     if not len(scores):
         return Detections.empty()
@@ -568,6 +579,10 @@ def oriented(
     :param about: (2, n) points about which the boxes are turned; ``None``: the boxes' centres.
     :param suppressed: whether the model has already removed duplicates.
     """
+    wanted = candidates.wanted(limits, class_agnostic)
+    if wanted is not None:
+        candidates, angles = candidates.chosen(wanted), angles[wanted]
+        about = None if about is None else about[:, wanted]
     low, high = (
         candidates.corners[:2].astype(np.float64),
         candidates.corners[2:].astype(np.float64),

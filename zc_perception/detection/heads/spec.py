@@ -140,11 +140,14 @@ class DecodeLimits:
     :param score: candidates with a lower score are dropped.
     :param iou: boxes whose IoU is greater than this count as the same object.
     :param count: the highest number of detections.
+    :param classes: for each class, whether its detections are wanted; ``None``: all are. A head
+        may ignore this: :func:`~zc_perception.detection.tiles.decode` drops what isn't wanted.
     """
 
     score: float
     iou: float
     count: int
+    classes: NDArray[np.bool_] | None = None
 
 
 class Head(ABC):
