@@ -354,6 +354,8 @@ def test_the_message_that_ros_has_is_filled() -> None:
     ({'width': 0}, 'image_width is 0'),
     ({'distortion_model': 'omni'}, "distortion_model is 'omni'; it must be one of plumb_bob"),
     ({'k': [math.nan] * 9}, 'camera_matrix has the value nan'),
+    ({'binning_x': 70000}, 'binning_x is 70000; it must be an integer from 0 to 65535'),
+    ({'roi': RegionOfInterest(0, 1 << 16, 8, 8)}, 'roi.y_offset is 65536; it must be an integer'),
     ({'p': [1.0] * 11}, r'projection_matrix has 11 values; it must have 12 \(3x4\)'),
 ])  # fmt: skip
 def test_a_camera_info_that_can_not_be_is_refused(

@@ -258,6 +258,13 @@ def check_calibration(calibration: Calibration, source: str) -> None:
             raise ConfigError(
                 f"'{source}': {key} is {side}; it must be an integer from 1 to {MAX_SIDE}"
             )
+    binning = {'binning_x': calibration.binning_x, 'binning_y': calibration.binning_y}
+    region = {f'roi.{name}': getattr(calibration.roi, name) for name in _ROI}
+    for key, number in (binning | region).items():
+        if number > MAX_SIDE:  # a calibration file with this number could not be read again
+            raise ConfigError(
+                f"'{source}': {key} is {number}; it must be an integer from 0 to {MAX_SIDE}"
+            )
     for key, (name, rows, columns) in _MATRICES.items():
         values = getattr(calibration, name)
         if columns and len(values) != rows * columns:
