@@ -507,6 +507,14 @@ def without_index(path: Path) -> None:
     path.write_bytes(content[: content.index(b'moov') - 4])
 
 
+def within_index(path: Path) -> None:
+    """Write the begin of an MP4 that has its index first, as a copy that broke off."""
+    write_video(path, 'mpeg4', scenes(20, 128, 96))
+    content = path.read_bytes()
+    index = content.index(b'moov') - 4
+    path.write_bytes(content[: content.index(b'mdat') - 4] + content[index : index + 200])
+
+
 def damaged(path: Path, whole: bytes, broken: bytes) -> None:
     write_video(path, 'mjpeg', scenes(5), 'yuvj420p')
     path.write_bytes(path.read_bytes().replace(whole, broken))
@@ -523,6 +531,8 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
         'is of no kind that FFmpeg knows .*If it is a video, convert it'),
     'an MP4 without its index': ('drive.mp4', without_index,
         r'is an MP4 or MOV file whose index \(moov\) is missing, .*untrunc'),
+    'an MP4 cut off in its index': ('drive.mp4', within_index,
+        r'is an MP4 or MOV file whose index \(moov\) is incomplete, .*untrunc'),
     'an unknown codec': ('drive.avi', lambda path: damaged(path, b'MJPG', b'ZZQ9'),
         'has pictures of a codec for which the FFmpeg of PyAV has no decoder; convert it'),
     'broken pictures': ('drive.avi', lambda path: damaged(path, b'\xff\xc0', b'\0\0'),

@@ -67,6 +67,10 @@ _COVER_RATE = 90_000
 # data, such as the rotation.
 _ASKABLE = (60, 16)
 _CONVERT = "convert it to H.264 with another program, for example 'ffmpeg -i IN OUT.mp4'"
+_NO_INDEX = (
+    "video '{}' is an MP4 or MOV file whose index (moov) {}, because its {} was cut off. It can "
+    'be mended with the program untrunc; recordings in Matroska (.mkv) need no index'
+)
 _ANOTHER = "set parameter 'video' to the path of a video file or another recording"
 
 
@@ -179,11 +183,7 @@ def _why_not(path: str, head: bytes, error: Exception) -> str:
     if number in NO_DESCRIPTOR:
         return f"video '{path}' can't be opened: {NO_DESCRIPTOR[number]}"
     if head[4:8] == b'ftyp':
-        return (
-            f"video '{path}' is an MP4 or MOV file whose index (moov) is missing, because its "
-            'recording was cut off. It can be mended with the program untrunc; '
-            'recordings in Matroska (.mkv) need no index'
-        )
+        return _NO_INDEX.format(path, 'is missing', 'recording')
     reason = getattr(error, 'strerror', None) or message_of(error)
     return (
         f"video '{path}' is of no kind that FFmpeg knows ({reason}); "
@@ -197,6 +197,8 @@ def _choose(path: str, container: Any) -> tuple[Any, int]:
     pictures = [stream for stream in container.streams if stream.type == 'video']
     videos = [stream for stream in pictures if not _is_cover(stream, bool(sound))]
     if not videos:
+        if _ends_in_index(path):
+            raise ConfigError(_NO_INDEX.format(path, 'is incomplete', 'recording or copy'))
         has = f'has sound ({", ".join(sound)})' if sound else 'has no sound'
         cover = ' and a cover picture' if pictures else ''
         raise ConfigError(
@@ -209,6 +211,20 @@ def _choose(path: str, container: Any) -> tuple[Any, int]:
             f'{_CONVERT}'
         )
     return videos[0], len(videos) - 1
+
+
+def _ends_in_index(path: str) -> bool:
+    """Tell whether an MP4 or MOV file ends inside its index (moov)."""
+    with open(path, 'rb') as file:
+        end, at = os.path.getsize(path), 0
+        while len(head := file.read(16)) == 16:
+            length = int.from_bytes(head[:4], 'big')
+            length = int.from_bytes(head[8:], 'big') if length == 1 else length
+            if head[4:8] == b'moov' or length < 8:
+                return head[4:8] == b'moov' and at + length > end
+            at += length
+            file.seek(at)
+    return False
 
 
 def _codec_name(stream: Any) -> str:
