@@ -35,6 +35,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.service_introspection import ServiceIntrospectionState
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import get_types_from_msg, get_typestore, Stores
+from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from waiting import until
@@ -110,6 +111,24 @@ def test_frames_and_topics_of_another_process_are_recorded_bit_by_bit(
     refused = warm_start.run(words, env=environment(free_domain), timeout=120)
     assert refused.returncode == 2 and 'no MCAP file that can be read' in refused.stderr
     assert f"'{file}'" in refused.stderr
+
+
+def test_the_last_line_counts_messages_that_are_no_frames(
+    free_domain: int, tmp_path: Path
+) -> None:
+    depth = Image(width=4, height=4, encoding='32FC1', step=16, data=bytes(64))
+    with ros(free_domain) as context, record(free_domain, path=tmp_path / 'a').start() as recorder:
+        node = rclpy.create_node('depth', context=context)
+        publisher = node.create_publisher(Image, 'image_raw', 1)
+
+        def refused() -> bool:
+            publisher.publish(depth)
+            return 'a message could not be converted' in recorder.output
+
+        until(refused)
+        assert recorder.interrupt() == 0
+        node.destroy_node()
+    assert re.search(r'[1-9]\d* frames could not be recorded', recorder.output)
 
 
 def matches(scene: RoadScene, number: int, luma: np.ndarray, chroma: np.ndarray) -> bool:

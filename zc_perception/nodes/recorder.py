@@ -555,7 +555,9 @@ class RecorderNode(PerceptionNode):
 
     def _cleanup(self) -> None:
         """Write all frames copied so far and close the file; don't wait long for a stuck disk."""
+        unread = 0
         if self._subscription is not None:
+            unread = self._subscription.statistics().conversion_errors
             self._subscription.destroy()
             self._subscription = None
         trigger, self._trigger, self._box = self._trigger, None, None
@@ -572,7 +574,7 @@ class RecorderNode(PerceptionNode):
         left_out = f'{done.dropped} left out because the disk was too slow'
         self.get_logger().info(
             f'{done.recorded} frames and {done.messages} messages in {files}, {left_out}, '
-            f'{done.refused} frames could not be recorded'
+            f'{done.refused + unread} frames could not be recorded'
         )
         if self._recorder.failed:
             self.get_logger().error(done.failure)
