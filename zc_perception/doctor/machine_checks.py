@@ -245,8 +245,8 @@ _ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTE
            'give a container the device files (--device /dev/dma_heap/system)')  # fmt: skip
 
 _LARGER = ('enlarge the pool (cma=512M on the kernel command line, or the size of linux,cma in '
-           'the device tree), use fewer slots or '
-           'smaller pictures, or heap: dma_heap/system where an IOMMU gathers pages')  # fmt: skip
+           'the device tree), or use fewer slots or smaller pictures; behind an IOMMU, use heap: '
+           'dma_heap/system')  # fmt: skip
 
 
 def _rights(path: Path) -> dict[str, object]:

@@ -603,8 +603,9 @@ class BufferPool:
         *index*, the lowest free slot is taken, so that the same memory is reused soon.
 
         :param index: the slot whose buffer a driver has filled.
-        :param wait_s: how long a source that isn't live (a file) waits for a free slot, and for
-            each lossless holder to be below its limit. Live producers pass 0.
+        :param wait_s: how long a source that isn't live (a file) waits for a free slot, and until
+            each holder that must lose no frame (``lossless``) is below its limit of frames. Live
+            producers pass 0.
         :raises ConfigError: there is no slot *index*, or both *index* and *wait_s* are given.
         :raises StaleFrameError: in a forked child.
         """
