@@ -584,7 +584,7 @@ def test_a_callback_that_does_not_return_is_told_and_nobody_is_to_release_frames
     finally:
         done.set()
     line = next(line for line in logged().splitlines() if 'is too slow' in line)
-    assert 'holds all 1 frame(s) that this consumer may hold: frame ' in line and '[WARN]' in line
+    assert 'holds all 1 frame(s) that it may hold: frame ' in line and '[WARN]' in line
     assert line.endswith("; make it quicker, or lower the camera's framerate")
     assert found.full_s >= 1.0 and found.slow is not None and 'release' not in logged()
 

@@ -71,8 +71,8 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
         yield warn('the kernel release could not be read', 'mount /proc', **figures)
     elif version < HEAPS_SINCE:
         advice = (
-            'install Linux 5.6 or newer: older kernels have no dma-heaps, and no device '
-            'can import buffers of this package'
+            'install Linux 5.6 or newer: older kernels have no dma-heaps, so no device '
+            "can import this package's buffers"
         )
         yield Finding(
             Status.FAIL if needs.device_imports else Status.WARN,

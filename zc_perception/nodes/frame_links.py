@@ -98,7 +98,7 @@ SUBSCRIBER_LINK = Part(
         see='see [the rungs](topics_and_links.md#the-three-rungs)'),
     Row(lambda s: s.full_s >= STALLED_S and s.slow, WARN, '{rung}: no frame comes, because '
         '{slow.what}: '
-        'it holds all {window} frame(s) that this node may hold: {holds}', '{slow.advice}',
+        'this node holds all {window} frame(s) that it may hold: {holds}', '{slow.advice}',
         see='use a smaller model, a lower rate or a quicker callback, as the message says'),
     Row(lambda s: s.full_s >= STALLED_S, WARN, ('{rung}: no frame comes, because this node '
                                                 'holds all {window} frame(s) that it may '

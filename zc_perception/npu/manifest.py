@@ -472,7 +472,7 @@ _KEYS = {
     ),
     'classes_file': Key(
         text('the name of a text file with one class per line, relative to the manifest'),
-        'A file with the names of the classes, instead of classes.',
+        "A file with the names of the classes, in place of key 'classes'.",
     ),
     'score_threshold': Key(number(0.0, 1.0), 'Detections with a lower score are dropped.', 0.25),
     'nms_threshold': Key(

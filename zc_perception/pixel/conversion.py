@@ -122,7 +122,7 @@ class Resized:
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
-        """Return the resized plane: in *out* if given, else in own memory or *plane* itself."""
+        """Return the resized plane, in *out* if given; it may be *plane* itself."""
         if self._before is not None:
             plane = narrowed(plane, self._before)
         if self._scaled:

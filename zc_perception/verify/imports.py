@@ -522,7 +522,7 @@ class ImportFollowing:
     imports of all other programs. Except for *unreadable* and *unknown*, its values are numbers of
     frames, jobs or imports in the measured time.
 
-    :param found: by inode, the history of the attachments of each frame's buffer.
+    :param found: the history of the attachments of each frame's buffer, by the buffer's inode.
     :ivar unreadable: why the trace could not be used; empty: it was used.
     :ivar submitted: submitted frames in the nodes' logs.
     :ivar kernel_submits: jobs of the nodes in the driver's events.
@@ -532,16 +532,16 @@ class ImportFollowing:
     :ivar own_imports: frames that were submitted with their own import.
     :ivar earlier_imports: frames that were submitted with an import from before the recording. The
         trace doesn't tell which buffer the handle of such an import stands for.
-    :ivar shared_imports: frames of nodes without a cache that had no import of their own.
+    :ivar shared_imports: frames that had no import of their own, though their node has no cache.
     :ivar imports: imports of frame buffers; an image in several buffers counts once.
     :ivar new_buffers: buffers that nodes with a cache imported for the first time.
-    :ivar surplus: imports of nodes with a cache that were not needed.
-    :ivar unused: imports of nodes without a cache that no job read; *kept*: imports of such nodes
+    :ivar surplus: imports that were not needed, because their node has a cache.
+    :ivar unused: imports that no job read, of nodes without a cache; *kept*: imports of such nodes
         that were not yet released at the end of the trace, though their frames were done long ago.
     :ivar confirmed: frames whose job's fence was found in their own buffers; *elsewhere*: frames
         whose job's fence was found in another buffer instead.
     :ivar unsure_handles: handles from before the recording for which no frame was confirmed.
-    :ivar unknown: pairs of a fact that is not known and the next step.
+    :ivar unknown: facts that are not known, each with the user's next step.
     """
 
     def __init__(self, seen: Observation, found: Mapping[int, History]) -> None:

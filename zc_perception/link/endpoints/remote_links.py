@@ -78,7 +78,7 @@ def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSl
     which = describe_in_hand(in_hand)
     if slow is None:
         return f'this consumer holds all {window} frame(s) that it may hold: {which}'
-    return f'{slow.what}: it holds all {window} frame(s) that this consumer may hold: {which}'
+    return f'{slow.what}: this consumer holds all {window} frame(s) that it may hold: {which}'
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH
 
 DEBUGFS = Path('/sys/kernel/debug')
 _NO_BUFINFO = (
-    'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
+    'mount debugfs (mount -t debugfs none /sys/kernel/debug); the kernel needs CONFIG_DEBUG_FS'
 )
 _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t\d+\t(.*?)\t(\d{8,})(?:\t.*)?$')
 # Linux 5.15 writes neither a fence's purpose nor its number, so its lines for fences are ignored.
