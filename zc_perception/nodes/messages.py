@@ -258,8 +258,8 @@ def cdr_is_understood(write: Write) -> bool:
     """
     Return whether the middleware decodes :class:`DetectionsCdr`'s bytes as it should.
 
-    The decoded messages must be equal to those that *write* makes of the same detections. If the
-    version of ``vision_msgs`` isn't 4, they differ from each other.
+    The decoded messages must be equal to those that *write* makes of the same detections. They
+    aren't equal if the version of ``vision_msgs`` isn't 4.
 
     :param write: makes a message object of a header and detections.
     """

@@ -547,7 +547,7 @@ MORE = 24
 # _IDLE_S seconds, and at the latest after _MAX_IDLE_S seconds.
 _IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
 # Refuse a source with fewer than RESERVE buffers only after this time in seconds: on a busy
-# machine the source may only be slow.
+# machine the source may need this time to fill its first buffers.
 _SCARCE_S = 3.0
 _MAX_SIGNATURES = 64
 
