@@ -946,7 +946,7 @@ class _Lens:
         self.bottom_depth = self._focal_y * _CAMERA_HEIGHT / (height - self._horizon)
 
     def ground(self, lateral: float, depth: float) -> tuple[float, float]:
-        """Return the pixel of the road's point ``lateral`` m to the right and ``depth`` m ahead."""
+        """Return the pixel of the road's point ``lateral`` m to the right, ``depth`` m ahead."""
         return (
             self._centre_x + self._focal_x * lateral / depth,
             self._horizon + self._focal_y * _CAMERA_HEIGHT / depth,

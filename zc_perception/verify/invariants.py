@@ -167,7 +167,7 @@ def _frames(seen: Observation, findings: Findings) -> None:
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
         by = f' by {", ".join(idle)}' if idle else ''
-        findings.unsure(f'no frame was submitted to a device in the window{by}', _NO_FRAMES)
+        findings.unsure(f'no frame was submitted to a device in the measured time{by}', _NO_FRAMES)
     silent = [str(node) for node in nodes if not node.accelerator]
     if silent:
         findings.unsure(
