@@ -253,7 +253,7 @@ class BusPublisher(Generic[T]):
 
     @property
     def _historian(self) -> str:
-        """The name under which the pool's leases list the history of this publisher."""
+        """The name of this publisher's history as a holder of leases of the pool."""
         return f'{self.name}:history'
 
     def use(self, pool: Any) -> None:

@@ -337,11 +337,11 @@ class ImportTable:
 
     :ivar imports: the imports that were recorded.
     :ivar earlier: imports from before the recording, which are known only from their jobs.
-    :ivar clearings: an entry for each time at which the node had no import left after several
-        releases in a row: this time, the released images, and all images used until then.
-    :ivar last: the newest import, whose job may come after the end of the trace. ``None``:
-        after that import, the node has submitted a job, or the import's thread has released a
-        buffer.
+    :ivar clearings: an entry for each time at which the node released several imports in a row,
+        and none was left. The entry has this time, the released images, and all images that jobs
+        had read until then.
+    :ivar last: the newest import, if its job may come after the end of the trace. It is ``None``
+        once the node has submitted a job, or the import's thread has released a buffer.
     """
 
     def __init__(self) -> None:

@@ -38,9 +38,9 @@ from zc_perception.npu.metis_card import card_need, driver_version, MetisCard, o
 
 TOOLCHAIN = 'riscv64-unknown-elf-gcc'
 _INSTALL = (
-    'install the Voyager runtime (Python package axelera-runtime, or /opt/axelera/runtime-*), '
-    'activate it (AXELERA_RUNTIME_DIR) or set '
-    'axruntime_library; without it use accelerator: axl or onnx'
+    'install the Voyager runtime (Python package axelera-runtime, or /opt/axelera/runtime-*); '
+    'then activate it (AXELERA_RUNTIME_DIR) or set axruntime_library; without this runtime, use '
+    'accelerator: axl or onnx'
 )
 
 
