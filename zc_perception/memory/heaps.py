@@ -286,7 +286,7 @@ Opener = Callable[[str], Heap]
 
 def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA) -> tuple[Heap, list[str]]:
     """
-    Open the heap *name*, or with ``auto`` the first of :func:`heap_order` that allocates a page.
+    Open the heap *name*, or with ``auto`` the first of :func:`heap_order` that works in a trial.
 
     :returns: the heap, and for ``auto`` the reasons why other heaps don't work, see
         :func:`working_heaps`.
@@ -399,7 +399,9 @@ def working_heaps(
     name: str = 'auto', order: Sequence[str] = (), *, opener: Opener = _open_named
 ) -> OfferedHeaps:
     """
-    Offer the heap *name*, which the user chose, or with ``auto`` all heaps that allocate a page.
+    Offer the heap *name*, which the user chose, or with ``auto`` all heaps that work in a trial.
+
+    In the trial, a page is allocated from the heap.
 
     ``reasons`` of the offer has one sentence for all heaps whose device files are missing, and one
     for each other heap that doesn't work.

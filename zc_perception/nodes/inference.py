@@ -251,7 +251,8 @@ ACCELERATOR = Part(
     Row(
         lambda s: s.too_late,
         WARN,
-        '{lost} frame(s) lost lately, most of them too late, last error: {last_error}',
+        '{lost} frame(s) lost lately, most because no result came in time; last error: '
+        '{last_error}',
         _IF_LATE,
     ),
     Row(

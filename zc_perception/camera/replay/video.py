@@ -276,8 +276,8 @@ _TO_SDR = (
     "for example with ffmpeg's filters zscale and tonemap"
 )
 _UPRIGHT_BY = (
-    'only turns by 90, 180 or 270 degrees and mirroring can be undone: convert it by a program, '
-    "for example 'ffmpeg -i IN OUT', which turns the pictures themselves"
+    'this package can undo only mirroring and turns by 90, 180 or 270 degrees: turn the pixels '
+    "of the video with another program, for example 'ffmpeg -i IN OUT'"
 )
 # A picture this wide or this high is high definition; standard definition ends at 720x576.
 _HIGH_DEFINITION = 1280, 577

@@ -143,8 +143,8 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     ),
     errno.EFAULT: (
         Importable.UNKNOWN,
-        "the driver couldn't read the argument, so its ioctl 'U' 5 has another meaning; see "
-        'modinfo metis',
+        "the driver couldn't read the argument, so ioctl 'U' 5 of this driver is not the "
+        'attach ioctl of metis-dkms; see modinfo metis',
     ),
     errno.ENODEV: (Importable.UNKNOWN, _GONE),
     errno.ENXIO: (Importable.UNKNOWN, _GONE),
