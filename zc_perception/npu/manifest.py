@@ -1015,8 +1015,8 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
     values, path = part.values, part.path
     if facts.task not in ('', *_TASKS):
         raise ConfigError(
-            f"model '{facts.source}' is for task {facts.task}, which no head reads; use a model "
-            f'for task {", ".join(_TASKS)}'
+            f"model '{facts.source}' is for task {facts.task}, for which there is no head; use a "
+            f'model for task {", ".join(_TASKS)}'
         )
     if 'classes' in values or 'classes_file' in values:
         given = _classes(part)
