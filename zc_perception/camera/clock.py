@@ -224,8 +224,8 @@ class StampClock:
                 best = (ros, before + width // 2, width)
             if 0 <= width <= _TIGHT_NS:
                 break
-        # If the best duration is negative, the device's clock was set back during the last read.
-        # The earlier reads used that clock's old time, so return its time after the step.
+        # If best[2] is negative, the device's clock was set back during the last read. Earlier
+        # reads have that clock's old time, so return the clock's time after the step.
         return best if best[2] >= 0 else (ros, after, 0)
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The command ``zc_doctor``: check a machine and its parameter file before the nodes start.
+The command ``zc_doctor``: check the machine and the parameter file before the nodes start.
 
 It changes nothing, and names the next step for each problem. Read its modules in this order:
 

@@ -281,7 +281,7 @@ class BusPublisher(Generic[T]):
             self._pool.set_quota(self._historian, None)
 
     def settle(self) -> None:
-        """Promise slots to matched subscriptions that have none, or whose ``held`` has changed."""
+        """Promise slots to matched subscriptions that have none, or now ask for another number."""
         with self._settling:
             matched, pool = self.matched, self._pool
             if not isinstance(pool, BufferPool):

@@ -1253,7 +1253,7 @@ class BufferPool:
 
     def _promises(self, but: str = '') -> tuple[int, int]:
         """
-        Return how many frames all holders together may hold, and the greatest depth of one.
+        Return how many frames all holders together may hold, and the greatest depth of any holder.
 
         The caller holds the lock.
 
@@ -1411,7 +1411,7 @@ class BufferPool:
         self._tell()
 
     def reap(self) -> Remainder:
-        """End a closed pool's unused slots, and return those in use; the reaper calls this."""
+        """End a closed pool's unused slots; return what is still in use. The reaper calls this."""
         self.collect()
         with self._lock:
             pending = self._pending_fences()

@@ -95,7 +95,7 @@ class DocumentKeys:
 
 
 def document_keys(seen: Observation) -> DocumentKeys:
-    """Return the zero-copy document's keys for an observation, by the document's literal text."""
+    """Compute the four keys, literally as the zero-copy document defines them."""
     found = histories(seen) if seen.snapshots else {}
     counts = {
         inode: max(

@@ -301,7 +301,7 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
     """
     if content[: len(ZSTD)] == ZSTD:
         raise FormatError(
-            'its messages are compressed one by one; '
+            'the messages of this file are compressed one by one; '
             f'play the whole folder, whose {METADATA} names the compression'
         )
     try:

@@ -601,7 +601,7 @@ def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
 
     For example ``usb-0000:00:14.0-2 / HD Webcam / serial 1234 / node 0``. The bus distinguishes
     two cameras with equal serial numbers. Without a serial number, the text has the device's path
-    in sysfs, which stays the same as long as the device uses the same socket.
+    in sysfs, which stays the same as long as the device is plugged into the same port.
     """
     parts = [device.bus_info or 'no bus', device.card]
     try:
