@@ -84,8 +84,8 @@ STUCK_S = 3.0
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# Keep this many of a latched topic's newest messages, because they also reach subscribers that come
-# late. Each publisher of the topic has one latched message, and few topics have 32 publishers.
+# Keep this many of a latched topic's newest messages, because subscribers that come late get them,
+# too. Each publisher of the topic has one latched message, and few topics have 32 publishers.
 _KEPT = 32
 
 
