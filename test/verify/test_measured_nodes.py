@@ -741,7 +741,7 @@ def test_a_mapping_between_the_first_look_and_the_window_may_have_ended_in_it(
     mapped = kit.event(START - 50 * MS, name, 4242, **fields)
     unsure = kit.with_events(seen, mapped)
     assert kit.verdicts(unsure) == only_i4(None)
-    assert 'frames were mapped 1 times just before the window' in reason(unsure)
+    assert 'frames were mapped 1 times just before the measured time' in reason(unsure)
     early = kit.with_events(seen, replace(mapped, time_ns=START - 150 * MS))
     assert kit.verdicts(early) == only_i4(True), 'the first look would have shown it'
     again = kit.with_events(unsure, replace(mapped, time_ns=MIDDLE))

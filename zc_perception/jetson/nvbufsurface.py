@@ -139,7 +139,7 @@ class TransformFlag(IntFlag):
 
 
 class TransformFilter(IntEnum):
-    """``NvBufSurfTransform_Inter``, without the VIC's longer filters."""
+    """``NvBufSurfTransform_Inter``: the filters for scaling; the VIC has further ones."""
 
     NEAREST = 0
     BILINEAR = 1

@@ -199,7 +199,9 @@ def _counters(seen: Observation, findings: Findings) -> None:
             "look for what blocks the node's callbacks (its /diagnostics are missing as well), "
             'and measure once more'
         )
-        findings.unsure(f'{", ".join(stale)} did not write its counters after the window', step)
+        findings.unsure(
+            f'{", ".join(stale)} did not write its counters after the measured time', step
+        )
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
@@ -455,7 +457,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
-    """Record what the trace tells about mappings of frames; return the events in the window."""
+    """Record what the trace tells about mappings of frames; return those in the measured time."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
         findings.unsure('short-lived mappings were not recorded', as_root())
@@ -478,8 +480,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         # These mappings were made after the first reading of all processes' maps and before the
         # measured time. They may have ended before the second reading.
         told = (
-            f'frames were mapped {early} times just before the window, and it is not known '
-            'whether they were still mapped in the window'
+            f'frames were mapped {early} times just before the measured time, and it is not known '
+            'whether they were still mapped in it'
         )
         findings.unsure(
             told, 'find the process by the events in trace.txt and end it, or measure once more'

@@ -16,8 +16,8 @@
 """
 The evidence that the checks of the invariants read.
 
-It is about the time in which zc_verify measures. Messages and ``result.json`` call this time
-"window".
+It is about the measured time: the time in which zc_verify measures. ``result.json`` calls this
+time "window".
 """
 
 from __future__ import annotations

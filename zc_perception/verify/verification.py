@@ -342,8 +342,8 @@ def notes(seen: Observation) -> list[str]:
     ]
     found = [
         (
-            f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the window '
-            'began; what it did last is not known'
+            f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the measured '
+            'time began; what it did last is not known'
         )
         for node in seen.nodes
         if node.ended_ns

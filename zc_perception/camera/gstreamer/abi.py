@@ -61,7 +61,7 @@ MAX_PLANES = 4
 
 
 class State(IntEnum):
-    """``GstState``."""
+    """The values of ``GstState``."""
 
     NULL = 1
     READY = 2
@@ -70,7 +70,7 @@ class State(IntEnum):
 
 
 class StateChange(IntEnum):
-    """``GstStateChangeReturn``."""
+    """The values of ``GstStateChangeReturn``."""
 
     FAILURE = 0
     SUCCESS = 1
