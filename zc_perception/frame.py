@@ -532,7 +532,9 @@ class Frame:
     @property
     def y(self) -> NDArray[Any]:
         """
-        The luma or grey plane: an array of :meth:`planes`, with the same errors.
+        The luma or grey plane: one of the arrays of :meth:`planes`.
+
+        The errors of :meth:`planes` are raised, too.
 
         :raises FormatError: the format has no such plane; the message names an alternative.
         """
@@ -544,9 +546,10 @@ class Frame:
     @property
     def uv(self) -> NDArray[Any]:
         """
-        The plane of chroma pairs, U first: an array of :meth:`planes`, with the same errors.
+        The plane of chroma pairs, U first: one of the arrays of :meth:`planes`.
 
         For formats with V first, such as NV21, the array is a reversed view, also without a copy.
+        The errors of :meth:`planes` are raised, too.
 
         :raises FormatError: the format has no such plane; the message names an alternative.
         """

@@ -339,7 +339,7 @@ def test_a_recording_that_can_not_be_read_on_ends_with_the_reason_and_a_step(
 
 
 SINCE_BOOT = 77_000_000_000
-TROUBLE = "has stamps that are 0 or repeat: the recorder's clock gives these frames stamps"
+TROUBLE = "has stamps that are 0 or repeat: these frames get stamps of the recorder's clock"
 BACK = 'has stamps that go back: they stay as they are'
 
 

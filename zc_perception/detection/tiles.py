@@ -342,7 +342,7 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
 
 
 def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> NDArray[np.bool_]:
-    """Return a mask of the boxes that are cut by an edge of their tile inside the whole region."""
+    """Return a mask of the boxes that an edge of their tile cuts, unless the region ends there."""
     regions = np.array(box.regions, np.float64).reshape(-1, 4)[tiles]
     margin = regions[:, 2:] * _CUT
     low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]

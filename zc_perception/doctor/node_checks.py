@@ -556,6 +556,6 @@ def _owned(folder: os.PathLike[str], user: int) -> None:
     owner = os.lstat(folder).st_uid
     if owner != user:
         raise ConfigError(
-            f"folder '{folder}' for shared-memory sockets belongs to user {owner}, this is user "
-            f'{user}; name another folder in the environment variable ZC_RUNTIME_DIR'
+            f"folder '{folder}' for shared-memory sockets belongs to user {owner}, not to this "
+            f'user, {user}; name another folder in the environment variable ZC_RUNTIME_DIR'
         )

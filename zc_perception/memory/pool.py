@@ -1535,8 +1535,9 @@ class HeldBuffers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # For each buffer_uid, the callbacks of the slot's uses, the oldest use first: the slot may
-        # be in use again before the pool has called free() for its previous use.
+        # By buffer_uid: a list of callbacks for each use of the slot, the oldest use first. There
+        # may be two uses, because the slot may be in use again before the pool has called free()
+        # for the previous use.
         self._held: dict[int, list[list[Callable[[], object]]]] = {}
         self._parked: list[Callable[[], object]] = []
         self._closing = False
@@ -1597,10 +1598,10 @@ class ForeignBufferPool(BufferPool):
     A pool over buffers that a source, such as a GStreamer pipeline, allocates and may replace.
 
     :meth:`slot_of` finds the slot of a frame's buffers; :meth:`adopt` makes one for new buffers.
-    Only the producer's thread calls these two methods. Once there are *most* slots, new buffers
-    replace the free slot that was unused for the longest time, so that a source that always makes
-    new buffers doesn't fill the memory. A retired slot stays empty until new buffers arrive,
-    because the pool can't allocate buffers.
+    Only the producer's thread calls these two methods. Once there are *most* slots, the slot of
+    new buffers replaces the free slot that was unused for the longest time, so that a source that
+    always makes new buffers doesn't fill the memory. A retired slot stays empty until new buffers
+    arrive, because the pool can't allocate buffers.
 
     :param layout: the layout of every frame.
     :param known: the buffers of each frame that the source has now; each frame gets a slot, and

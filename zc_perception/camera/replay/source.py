@@ -205,7 +205,7 @@ class RecordedStamps:
         found = []
         if self._replaced:
             found.append(
-                "has stamps that are 0 or repeat: the recorder's clock gives these frames stamps"
+                "has stamps that are 0 or repeat: these frames get stamps of the recorder's clock"
             )
         if self._went_back:
             found.append('has stamps that go back: they stay as they are')

@@ -237,7 +237,7 @@ class NodeSpinner:
         """
         Spin the node again if it is in no executor.
 
-        :raises Exception: the exception of a callback of the node, which has ended the thread.
+        :raises Exception: a callback of the node raised this exception, which ended the thread.
         """
         if self._error is not None:
             raise self._error

@@ -773,7 +773,7 @@ def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimet
 
 
 def _check_history(qos: QoSProfile, slots: int) -> None:
-    """Check that the frames that transient_local QoS keeps leave a free buffer to fill."""
+    """Check that a buffer is left to fill while transient_local QoS keeps its frames."""
     offered = link_qos(qos)
     kept = (offered.depth or 0) if offered.transient_local else 0
     if kept and kept + 1 + _RESERVE > slots:

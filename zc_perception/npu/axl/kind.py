@@ -114,7 +114,7 @@ class Axl(Accelerator):
         ParameterSpec(
             'axl_ioctls',
             [],
-            "Ioctl numbers that the driver has changed, each as 'name=number' from 0 to 255.",
+            "Ioctl numbers that the driver has changed, each as 'name=number' (0 to 255).",
             check=_numbers,
         ),
     )
