@@ -71,7 +71,7 @@ class SelfStarting(PerceptionNode):
             )
         self._starter: Timer | None = None
         if self.parameters['autostart']:
-            # A timer of the steady clock, because a simulated clock may stand still.
+            # Use the steady clock, because a simulated clock may stand still.
             clock = Clock(clock_type=ClockType.STEADY_TIME)
             self._starter = self.create_timer(
                 _SOON_S,

@@ -95,7 +95,7 @@ Place = tuple[int, int, int, int]
 """A PCI device's place: domain, bus, slot and function."""
 NEEDED_GTS = 8.0
 NEEDED_WIDTH = 4
-CHECK = 'lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s, Width x4'
+CHECK = "'lspci -vvv -d 1f9d:1100 | grep LnkSta' must show 'Speed 8GT/s, Width x4'"
 _SPEED = re.compile(r'([0-9]+(?:\.[0-9]+)?) GT/s', re.ASCII)
 _WIDTH = re.compile(r'[0-9]{1,3}', re.ASCII)
 

@@ -356,8 +356,8 @@ def notes(seen: Observation) -> list[str]:
                 f'{max(long):.0f} ms'
             )
             found.append(
-                f"{worst}; check the card's PCIe link: lspci -vvv -d 1f9d:1100 | grep LnkSta must "
-                'show Speed 8GT/s and Width x4 (zc_doctor checks this)'
+                f"{worst}; check the card's PCIe link: 'lspci -vvv -d 1f9d:1100 | grep LnkSta' "
+                'must show Speed 8GT/s and Width x4 (zc_doctor checks this)'
             )
     return found
 

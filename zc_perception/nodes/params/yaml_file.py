@@ -52,8 +52,8 @@ class ParameterYaml:
 
     :param where: how messages about the file begin.
     :param sections: the sections in the file's order; a later section replaces earlier values.
-    :param lines: by section and parameter name, each line that gives the parameter; by section and
-        an empty name, the lines where the section begins.
+    :param lines: the lines that give a parameter, with the section and the parameter's name as
+        key; for an empty name, the lines where the section begins.
     :param by_rcl: whether rcl has read the values; else PyYAML has.
     """
 
