@@ -212,7 +212,7 @@ class BoxesInSpace:
         ):
             self._unfit = (
                 f'a depth picture of {message.width}x{message.height} has '
-                f'{len(message.data)} bytes'
+                f'{len(message.data)} bytes, which contradicts its size or step'
             )
         else:
             order = '>' if message.is_bigendian else '<'
