@@ -117,8 +117,8 @@ def estimated(
     """
     Return the facts to assume for a camera whose buffers are known only while it streams.
 
-    With these facts, the consumers' heaps and formats are ignored in the planning of the pool.
-    Only the number of slots that the consumers need changes the planned pool.
+    The heap and the format count as unknown, so the negotiation ignores the consumers' heaps and
+    formats. Only the number of slots that the consumers need changes the planned pool.
 
     :param memory: a text that names the memory's owner, in place of a heap.
     :param held: the number of slots that the camera needs for itself.

@@ -97,7 +97,7 @@ class FrameBudget:
         self._worst: Late | None = None
 
     def judge(self, *times_ns: int) -> None:
-        """Count one frame, from its times as :func:`times_ns` returns them."""
+        """Judge a frame by its times, which :func:`times_ns` returns; count it if it is late."""
         spans = spans_ns(times_ns)
         usual = self._usual
         if sum(spans) <= self.deadline_ns:
@@ -138,7 +138,8 @@ _AFTER_NS = 20_000_000
 # The tolerance when times of records and events are compared. A record's time is taken before or
 # after a system call, an event's time during the call.
 _SLACK_NS = 1_000_000
-# The first id that this module makes. All pids and tids of Linux are lower (PID_MAX_LIMIT).
+# All pids and tids of Linux are lower than this number (PID_MAX_LIMIT). The ids that this module
+# makes for its tracks are higher.
 FIRST_OWN_ID = 1 << 22
 _FAILED = 0xFFFFFFFFFFFFF001  # results from this number on are the kernel's error pointers
 

@@ -372,7 +372,7 @@ def _advice(path: Path, reader: Callable[[Path], Any]) -> str:
             whole.close()
         except Exception:  # as in _opened()
             return f"the fault is in '{file.name}'; {_rescue(file)}"
-    return f'ros2 bag reindex {path} writes its {METADATA} anew'
+    return f'ros2 bag reindex {path} makes a new {METADATA}'
 
 
 def _rescue(file: Path) -> str:
