@@ -592,7 +592,7 @@ class LoadComponents(LoadComposableNodes):
     def _load_in_sequence(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        """Load one component after the other; launch_ros calls this method on a thread of launch."""
+        """Load one component after the other; called by launch_ros, on a thread of launch."""
         try:
             self._load_all(load_node_requests, context)
         # When launch ends, it destroys the node to which these clients belong.
