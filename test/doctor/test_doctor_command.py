@@ -165,6 +165,7 @@ def test_the_json_is_what_the_schema_says(
             ['--params-file', '/nowhere.yaml'],
             "parameter file '/nowhere.yaml' can't be read: No such file or directory",
         ),
+        (['--params-file', ''], "parameter file '' can't be read: No such file or directory"),
         (['--cameras', 'left'], '--cameras needs --params-file'),
         (['--only', 'kernel', '--json', '/proc/nowhere/doctor.json'], "can't be written"),
         (['--time-limit', 'nan'], '--time-limit is nan'),
@@ -479,7 +480,7 @@ def test_namespaces_can_be_given_as_for_perception(tmp_path: Path) -> None:
         ('/rear/capture', 'v4l2', 8),
     ]
     with pytest.raises(ConfigError, match='--params-file'):
-        read_needs('', ['front'])
+        read_needs(None, ['front'])
 
 
 VALUES = st.recursive(

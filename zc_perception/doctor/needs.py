@@ -115,10 +115,14 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
     return needs_for(path, found('capture'), found('inference'), cameras_given=bool(cameras))
 
 
-def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return what the nodes of a parameter file need; ConfigError: the file can't be read."""
+def read_needs(path: str | None, cameras: Sequence[str] = ()) -> Needs:
+    """
+    Return what the nodes of a parameter file need; ConfigError: the file can't be read.
+
+    :param path: the file; ``None``: there is none.
+    """
     check_cameras(cameras, '--cameras')
-    if not path:
+    if path is None:
         if cameras:
             raise ConfigError('--cameras needs --params-file, which says what these cameras are')
         return Needs()

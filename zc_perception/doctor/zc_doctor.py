@@ -60,7 +60,6 @@ def _parser() -> OptionParser:
     main, more = parser.main, parser.more
     main.add_argument(
         '--params-file',
-        default='',
         metavar='FILE',
         help='the ROS parameter file with which the nodes will start',
     )
