@@ -226,18 +226,20 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_signal_ends_it_and_all_that_it_has_started(tmp_path: Path) -> None:
-    """Its parameter file is a pipe, so the process that checks it waits for input."""
-    pipe = tmp_path / 'pipe.yaml'
+    """The process that imports rclpy waits for input."""
+    pipe = tmp_path / 'pipe'
     os.mkfifo(pipe)
+    (tmp_path / 'rclpy.py').write_text(f'open({str(pipe)!r}).read()')
     process = subprocess.Popen(
-        [*COMMAND, '--params-file', str(pipe), '--only', 'parameters'],
+        [*COMMAND, '--only', 'ros'],
+        env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        pipe.write_text('/**/capture: {ros__parameters: {slots: 4}}\n')
-        started = until(lambda: children(process.pid))
-        with pipe.open('w', encoding='ascii'):  # the doctor reads now
+        with pipe.open('w', encoding='ascii'):  # the process has begun to read
+            started = children(process.pid)
             assert len(started) == 1 and is_alive(started[0])
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=60)

@@ -53,6 +53,7 @@ from zc_perception.nodes.params.ros_arguments import (
     command_line,
     CommandLine,
     explain_ros_arguments,
+    refuse_pipes,
     remember_command_line,
 )
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
@@ -139,6 +140,7 @@ def ros_context(
         raise an error.
     :raises ConfigError: a ROS argument of the command line or a parameter file is wrong.
     """
+    refuse_pipes(args or ())
     context = context or rclpy.Context()
     raised = _raise_descriptor_limit()
     sys.setswitchinterval(_SWITCH_S)

@@ -36,7 +36,7 @@ from rclpy.validate_namespace import validate_namespace
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.command_lines import check_cameras, check_namespace
 from zc_perception.nodes.params.node_parameters import NodeParameters
-from zc_perception.nodes.params.ros_arguments import CommandLine, explain_ros_arguments, MeantFor
+from zc_perception.nodes.params.ros_arguments import CommandLine, MeantFor
 from zc_perception.nodes.params.verdict import (
     check_file,
     component_values,
@@ -422,11 +422,15 @@ def test_a_bad_parameter_file_is_named_with_its_line(tmp_path: Path) -> None:
         assert 'rcl' not in found and '.c:' not in found
 
 
-def test_a_pipe_is_not_read_a_second_time(tmp_path: Path) -> None:
-    pipe = tmp_path / 'pipe.yaml'
-    os.mkfifo(pipe)
-    explained = explain_ros_arguments(['--params-file', str(pipe)], RuntimeError('why'))
-    assert str(explained) == 'ROS arguments: why'
+def test_a_pipe_is_refused_because_its_second_reader_gets_no_parameters() -> None:
+    reading, writing = os.pipe()
+    with open(reading, 'rb'), open(writing, 'wb') as pipe:
+        pipe.write(b'/**/capture: {ros__parameters: {width: 640}}\n')
+        path = f'/dev/fd/{reading}'
+        words = f"parameter file '{path}' is a pipe, which can be read only once"
+        assert refusal('--params-file', path).startswith(words)
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            read_parameter_yaml(path)
 
 
 def test_a_bad_argument_is_named() -> None:

@@ -30,7 +30,6 @@ from collections.abc import Sequence
 from enum import Enum
 import functools
 import itertools
-import os
 import re
 import weakref
 
@@ -48,6 +47,7 @@ from zc_perception.nodes.params.yaml_file import (
     last_name,
     ParameterYaml,
     read_parameter_yaml,
+    refuse_pipe,
     section_matches,
 )
 from zc_perception.nodes.perception_node import PerceptionNode
@@ -64,12 +64,17 @@ _FORMS = {
 }
 
 
+def refuse_pipes(arguments: Sequence[str]) -> None:
+    """Raise ConfigError if a parameter file of a command line is a pipe."""
+    for flag, path in itertools.pairwise(arguments):
+        if flag == '--params-file':
+            refuse_pipe(path)
+
+
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
     """Return a ConfigError that explains rclpy's error about a command line in plain words."""
     for flag, path in itertools.pairwise(arguments):
-        # Don't read a pipe: rcl has read it already, so it is empty.
-        readable = os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path)
-        if flag == '--params-file' and readable:
+        if flag == '--params-file':
             try:
                 read_parameter_yaml(path)
             except ConfigError as problem:

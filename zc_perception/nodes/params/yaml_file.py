@@ -33,6 +33,7 @@ from dataclasses import dataclass
 import functools
 import os
 import re
+import stat
 from typing import Any
 
 import yaml
@@ -208,7 +209,7 @@ def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
     """
     Return the sections that rcl reads from the file's bytes *raw*, or rcl's error message.
 
-    rcl reads a copy, because the file may be a pipe, which can be read only once.
+    rcl reads a copy, because the file itself may change meanwhile.
     """
     params = library.rcl_yaml_node_struct_init(library.rcutils_get_default_allocator())
     try:
@@ -383,6 +384,18 @@ def _in_plain_words(problem: str) -> str:
     return re.sub("'?<stream end>'?", 'the end of the file', words)
 
 
+def refuse_pipe(path: str, called: str = 'parameter file') -> None:
+    """
+    Raise ConfigError if *path* is a pipe, such as bash's ``<(COMMAND)``.
+
+    A program reads its parameter files several times; from a pipe the second reader gets nothing.
+    """
+    if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+        raise ConfigError(
+            f"{called} '{path}' is a pipe, which can be read only once; name an ordinary file"
+        )
+
+
 def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterYaml:
     """
     Read a parameter file; refuse it if rcl and PyYAML find different parameters.
@@ -392,6 +405,7 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
         rcl and PyYAML find different parameters.
     """
     where = f"{called} '{path}'"
+    refuse_pipe(path, called)
     try:
         with open(path, 'rb') as file:
             raw = file.read(_MOST_BYTES + 1)
