@@ -106,7 +106,8 @@ def load_entry_point(group: str, name: str) -> object | None:
     entry = entries[0]
     try:
         return entry.load()  # type: ignore[no-any-return]
-    except Exception as error:  # the module is another package's, and may raise anything
+    # The module is another package's: it may raise anything, and end itself by sys.exit().
+    except (Exception, SystemExit) as error:
         # If the module lacks the class, an import of the module alone would succeed. The message
         # then suggests a command that imports the class.
         outermost = entry.attr.partition('.')[0]

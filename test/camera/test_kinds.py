@@ -175,6 +175,8 @@ def test_a_kind_s_parameter_can_not_have_the_name_of_a_node_s(
      "the default of parameter 'gain' is {}; it must be a boolean (true or false), an"),
     ('None', "camera 'wrong' of package 'own-wrong' has PARAMETERS = None; it must be"),
     ("('gain',)", "has PARAMETERS = ('gain',); it must be a tuple"),
+    ("()\n__import__('sys').exit('no SDK')",
+     "can't be imported (wrong:Wrong): SystemExit: no SDK"),
 ])  # fmt: skip
 def test_a_wrong_declaration_costs_other_kinds_nothing(
     declared: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
