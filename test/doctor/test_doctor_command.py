@@ -32,6 +32,7 @@ import time
 from typing import Any
 
 from doctor.vehicle import IDS, Vehicle
+from entry_point_kit import install
 from hypothesis import given
 from hypothesis import strategies as st
 from npu.json_schema import conforms
@@ -315,6 +316,10 @@ def raising(system: System, needs: Needs) -> Iterator[Finding]:
     raise ZeroDivisionError('division by zero')
 
 
+def panicking(system: System, needs: Needs) -> Iterable[Finding]:
+    raise BaseException('as a Rust library')
+
+
 def complaining(system: System, needs: Needs) -> Iterable[Finding]:
     raise CameraError('the camera said no')
 
@@ -334,6 +339,7 @@ def run(*checks: Check, limit_s: float = 20.0, system: System | None = None) -> 
         (lambda *_: [Finding('ok', 'fine')], "TypeError: a finding has status 'ok', which is no"),
         (lambda *_: [Finding(Status.OK, 'fine', figures=[8])], 'TypeError: '),
         (lambda *_: sys.exit('this machine has no such card'), 'SystemExit: this machine has no'),
+        (panicking, 'BaseException: as a Rust library'),
     ],
 )
 def test_a_check_that_goes_wrong_is_named_and_the_others_are_heard(
@@ -360,6 +366,56 @@ def test_a_check_that_goes_wrong_is_named_and_the_others_are_heard(
     assert (
         exit_code(results) == 1 and exit_code([r for r in results if r.check.id != 'a.bad']) == 0
     )
+
+
+OTHERS = """
+import ctypes, os, sys
+from zc_perception.camera.camera import DrawnCamera
+from zc_perception.machine.checks import Check, ok
+
+def printing(system, needs):
+    print('of Python')
+    ctypes.CDLL(None).puts(b'of C')
+    os.write(1, b'of the kernel')
+    yield ok('printed')
+
+class Printing(DrawnCamera):
+    CHECKS = (Check('others.prints', 'something', printing),)
+
+    @classmethod
+    def heap_use(cls, values):
+        raise KeyError('heap')
+
+class Wrong(DrawnCamera):
+    CHECKS = (printing,)
+"""
+
+
+def with_others(folder: Path, kind: str, *groups: str) -> subprocess.CompletedProcess[str]:
+    install(folder, 'others', {'zc_perception.cameras': {'other': f'others:{kind}'}})
+    (folder / 'others.py').write_text(OTHERS, encoding='utf-8')
+    file = folder / 'vehicle.yaml'
+    file.write_text('capture: {ros__parameters: {camera: other}}', encoding='utf-8')
+    words = ['--json', '--params-file', str(file), '--only', *groups]
+    return ran(*COMMAND, *words, env={**os.environ, 'PYTHONPATH': str(folder)})
+
+
+def test_what_others_print_is_not_in_the_json_and_their_errors_are_findings(
+    tmp_path: Path,
+) -> None:
+    result = with_others(tmp_path, 'Printing', 'others', 'agreement')
+    found = {c['id']: c['found'] for c in json.loads(result.stdout)['checks']}
+    assert found['others.prints'] == 'printed'
+    assert found['agreement.planned'] == "could not be checked: KeyError: 'heap'"
+    assert all(words in result.stderr for words in ('of Python', 'of C', 'of the kernel'))
+
+
+def test_a_class_whose_checks_are_none_is_named(tmp_path: Path) -> None:
+    result = with_others(tmp_path, 'Wrong', 'kernel')
+    assert result.returncode == 2 and "camera 'other' of package 'others' has CHECKS" in (
+        result.stderr
+    )
+    assert result.stderr.count('zc_doctor: error: ') == 1
 
 
 def test_a_check_that_hangs_is_left_behind_and_the_rest_of_its_group_runs() -> None:

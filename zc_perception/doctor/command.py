@@ -31,6 +31,8 @@ import argparse
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+import contextlib
+import ctypes
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 import json
@@ -58,9 +60,11 @@ from zc_perception.errors import (
     shown,
     ZcError,
 )
+from zc_perception.kinds import Kinds
 from zc_perception.machine.asking import CHECK_LIMIT_S, end_all, Question
 from zc_perception.machine.checks import Check, fail, Finding, Needs, Status
 from zc_perception.machine.system import System
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.kinds import ACCELERATORS
 from zc_perception.terminal import Interrupted, interruptions, put
 from zc_perception.whole_file import output_file, write_output
@@ -174,18 +178,30 @@ _LAST = (
 )
 
 
+def _declared(kinds: Kinds[Any]) -> list[Check]:
+    """Return the checks that the classes of *kinds* declare; ConfigError: they are no checks."""
+    found: list[Check] = []
+    for name, kind in kinds.declared.classes.items():
+        checks: object = kind.CHECKS
+        if not isinstance(checks, (tuple, list)) or not all(isinstance(c, Check) for c in checks):
+            raise ConfigError(
+                f'{kinds.whose(name)} has CHECKS = {shown(checks)}; it must be a tuple of '
+                'zc_perception.machine.checks.Check'
+            )
+        found += checks
+    return found
+
+
 def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
     """
     Return the checks of these groups, group by group; without *groups*, all checks.
 
     They include the checks that camera and accelerator classes declare.
 
-    :raises ConfigError: a group is unknown, or two classes declare different checks with one id.
+    :raises ConfigError: a group is unknown, a class declares something else than checks, or two
+        classes declare different checks with one id.
     """
-    cameras, accelerators = (
-        [check for kind in kinds.declared.classes.values() for check in kind.CHECKS]
-        for kinds in (CAMERAS, ACCELERATORS)
-    )
+    cameras, accelerators = _declared(CAMERAS), _declared(ACCELERATORS)
     every: dict[str, Check] = {}
     for check in (*_FIRST, *cameras, *_CAMERAS, *accelerators, *_LAST):
         if every.setdefault(check.id, check) != check:
@@ -205,6 +221,8 @@ def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
 
 
 VERSION = 1
+# The names of the checks' threads begin with this.
+_THREAD = 'zc_doctor '
 # The report shows this many characters of a finding's figures: a camera may have many formats.
 _LONGEST = 400
 _MARKS = {Status.OK: 'ok  ', Status.WARN: 'warn', Status.FAIL: 'FAIL', Status.SKIP: 'skip'}
@@ -262,7 +280,9 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
             found.append(Result(check, finding))
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
-    except (Exception, SystemExit) as error:  # a check's bug must not hide other checks' findings
+    # A check's bug must not hide other checks' findings. A library may raise any BaseException:
+    # PyO3's PanicException is one.
+    except BaseException as error:
         return [*found, *_not_checked(check, one_line(error))]
     return found or _not_checked(check, 'the check gave no result')
 
@@ -286,7 +306,7 @@ def run_checks(
     def start(group: str) -> None:
         check = lanes[group][0]
         deadlines[group] = time.monotonic() + limit_s
-        name = f'zc_doctor {check.id}'
+        name = f'{_THREAD}{check.id}'
         threading.Thread(target=work, args=(check,), name=name, daemon=True).start()
 
     def end(check: Check, results: list[Result]) -> None:
@@ -418,6 +438,19 @@ def _complain(text: str) -> None:
     put(printable(text), sys.stderr)
 
 
+@contextlib.contextmanager
+def _stdout_is_for_the_report() -> Iterator[None]:
+    """Send to stderr what checks, or libraries in them, print to stdout in this block."""
+    with contextlib.ExitStack() as ending:
+        with contextlib.suppress(OSError):  # stdout or stderr is closed
+            kept = ending.enter_context(OwnedFd(os.dup(1)))
+            os.dup2(2, 1)
+            ending.callback(os.dup2, kept.fileno(), 1)
+            ending.callback(ctypes.CDLL(None).fflush, None)
+        ending.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
 def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
     """
     Run the checks, print the report, and return the exit code.
@@ -425,21 +458,22 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
     Option ``--json FILE`` also writes the JSON result to the file. *json_only* stands for
     ``--json`` without a file: then print the JSON in place of the report.
     """
-    needs = read_needs(options.params_file, options.cameras)
-    if not 0 < options.time_limit <= _LONGEST_S:
-        raise ConfigError(
-            f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, '
-            f'at most {_LONGEST_S:g}'
-        )
-    # Say before the checks, which take time, if the file can't be written.
-    output = None if options.json is None or json_only else _output(options.json)
-    results: list[Result] = []
-    if not json_only:
-        _say(heading(system, needs))
-    for result in run_checks(checks_of(options.only), system, needs, options.time_limit):
-        results.append(result)
-        for line in lines_of(result, options.verbose) if not json_only else ():
-            _say(line)
+    with _stdout_is_for_the_report() if json_only else contextlib.nullcontext():
+        needs = read_needs(options.params_file, options.cameras)
+        if not 0 < options.time_limit <= _LONGEST_S:
+            raise ConfigError(
+                f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, '
+                f'at most {_LONGEST_S:g}'
+            )
+        # Say before the checks, which take time, if the file can't be written.
+        output = None if options.json is None or json_only else _output(options.json)
+        results: list[Result] = []
+        if not json_only:
+            _say(heading(system, needs))
+        for result in run_checks(checks_of(options.only), system, needs, options.time_limit):
+            results.append(result)
+            for line in lines_of(result, options.verbose) if not json_only else ():
+                _say(line)
     if not json_only:
         _say(summary_line(results, options.verbose))
     if options.json is not None:
@@ -468,8 +502,7 @@ def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only
             return interrupted.exit_code
         finally:
             # Wait for threads that are about to end, but not for those that hang in the kernel.
-            names = {f'zc_doctor {check.id}' for check in checks_of()}
             deadline = time.monotonic() + _PATIENCE_S
             for thread in threading.enumerate():
-                if thread.name in names:
+                if thread.name.startswith(_THREAD):
                     thread.join(max(0.0, deadline - time.monotonic()))

@@ -86,6 +86,12 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
     return NodeNeed(node or f'/{kind}', specs.own[0].name, taken)
 
 
+def _heap_use(camera: NodeNeed) -> HeapUse | None:
+    with suppress(Exception):  # pool_need() raises it again, in checks that report it
+        return camera_class(camera).heap_use(camera.values)
+    return None
+
+
 def needs_for(
     path: str,
     cameras: Sequence[NodeNeed],
@@ -94,7 +100,7 @@ def needs_for(
     cameras_given: bool = False,
 ) -> Needs:
     """Return what these capture and inference nodes need; *path* is their parameter file."""
-    uses = [(camera['heap'], camera_class(camera).heap_use(camera.values)) for camera in cameras]
+    uses = [(camera['heap'], _heap_use(camera)) for camera in cameras]
     heaps = dict.fromkeys(heap for heap, use in uses if use is not None)
     importing = {name for name, kind in ACCELERATORS.declared.classes.items() if kind.IMPORTS}
     imports = any(i.kind in importing for i in inferences) or any(
