@@ -404,6 +404,10 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         all_of(capture(participants=['a: any; slots=26']), inference(in_flight=8)),
         fails('agreement.planned /capture'),
     ),
+    'model that looks beside the frames': (
+        inference(accelerator='onnx', roi='1280,0,960,720'),
+        fails('agreement.planned /capture'),
+    ),
     'CMA smaller than the pool': (SMALL_CMA, fails('memory.cma_pool')),
     'CMA used up': (
         write('proc/meminfo', 'CmaTotal: 262144 kB\nCmaFree: 2000 kB\n'),

@@ -140,7 +140,7 @@ def _namespace(node: str) -> str:
     return node.rpartition('/')[0]
 
 
-def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
+def beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
     """
     Return the inference nodes in the camera's namespace.
 
@@ -338,7 +338,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
     use = kind.heap_use(camera.values)
     try:
         heaps = None if use is None else offered_heaps(system, camera['heap'], use)
-        accelerators = [_of_accelerator(system, inference) for inference in _beside(needs, camera)]
+        accelerators = [_of_accelerator(system, inference) for inference in beside(needs, camera)]
         consumers = _Consumers(accelerators, parse_stand_ins(camera['participants']), wanted)
     except AllocationError as error:  # the heap is missing; the check memory.heaps reports it
         return replace(

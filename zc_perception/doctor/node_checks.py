@@ -25,7 +25,7 @@ files; ``config/fastdds_images.xml``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import grp
 import json
 import os
@@ -40,9 +40,10 @@ from zc_perception.camera.calibration import (
     NoPackageError,
 )
 from zc_perception.camera.kinds import CAMERAS
+from zc_perception.detection.tiles import parse_roi, plan
 from zc_perception.doctor import answers
-from zc_perception.doctor.needs import camera_class, node_need, pool_need
-from zc_perception.errors import ConfigError
+from zc_perception.doctor.needs import beside, camera_class, node_need, pool_need, PoolNeed
+from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.link.shared_memory.unix_socket import (
     default_folder,
     folder_complaint,
@@ -62,6 +63,8 @@ from zc_perception.machine.checks import (
     warn,
 )
 from zc_perception.machine.system import System
+from zc_perception.npu.kinds import ACCELERATORS
+from zc_perception.npu.selection import candidates
 from zc_perception.observe.frame_log import find_frame_logs
 from zc_perception.shipped_files import shipped_file
 
@@ -254,7 +257,7 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
         yield skip('no parameter file was given (--params-file)')
     for camera in needs.cameras:
         need, node = pool_need(system, needs, camera), camera.node
-        beside = ' and '.join(one.node for one in needs.inferences)
+        nodes = ' and '.join(one.node for one in needs.inferences)
         required = any(one['copy_free'] == 'required' for one in needs.inferences)
         if need.refusal:
             step = (
@@ -263,16 +266,32 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
             )
             yield fail(f'there can be no buffers: {need.refusal}', step, node)
         elif need.misfits:
-            step = f'change the format, size or heap of {node}, or the accelerator of {beside}'
+            step = f'change the format, size or heap of {node}, or the accelerator of {nodes}'
             found = (
                 'an accelerator gets frames as messages, which are copies, or gets no frames: '
                 f'{"; ".join(need.misfits)}'
             )
             yield Finding(Status.FAIL if required else Status.WARN, found, step, node)
+        elif outside := _roi_outside(need, beside(needs, camera)):
+            yield told(Status.FAIL, outside, node)
         elif need.problem:
             yield skip(f'buffers are negotiated when the camera streams: {need.problem}', node)
         else:
             yield ok(f'{need.agreed or f"{need.slots} slots"}, in {need.memory}', node)
+
+
+def _roi_outside(need: PoolNeed, inferences: Sequence[NodeNeed]) -> str:
+    """Return which inference node's ``roi`` isn't inside the camera's frames; empty: none's."""
+    readers = ACCELERATORS.declared.readers.get('roi', ())
+    for one in inferences:
+        if any(need.size) and not set(candidates(one.kind)).isdisjoint(readers):
+            try:
+                plan(need.size, parse_roi(one['roi']), (1, 1), 0.0)
+            except AcceleratorError as error:
+                return f'{one.node} loses every frame: {error}'
+            except ConfigError:  # the check parameters.file reports it
+                continue
+    return ''
 
 
 def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
