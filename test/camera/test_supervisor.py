@@ -166,6 +166,35 @@ def test_frames_come_until_the_end_and_the_camera_is_closed_once(bench_of: MakeB
     assert bench.prepared == [camera]
 
 
+class Spiteful(ScriptedCamera):
+    """A camera of another package whose stop() and close() raise."""
+
+    def __init__(self, script: list[Any], error: BaseException) -> None:
+        super().__init__(script)
+        self._error = error
+        self.stop = self._raise
+
+    def _raise(self) -> None:
+        raise self._error
+
+    def close(self) -> None:
+        self.closed += 1
+        self._raise()
+
+
+@pytest.mark.parametrize('error', [ValueError('spite'), SystemExit(3)])
+def test_a_camera_whose_end_raises_is_opened_again_and_ended_nevertheless(
+    bench_of: MakeBench, error: BaseException, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (Spiteful(script, error) for script in ([1, CameraLostError('off')], [2]))
+    bench = bench_of(first, second)
+    bench.start(1, 2)
+    bench.supervisor.stop(WAIT_S)
+    assert first.closed == second.closed == 1 and not bench.supervisor.threads[0].is_alive()
+    told = capfd.readouterr().err
+    assert told.count('Spiteful.close failed') == 2 and told.count('Spiteful._raise failed') == 1
+
+
 def test_an_unplugged_camera_comes_back(bench_of: MakeBench) -> None:
     lost = CameraLostError('unplugged')
     bench = bench_of(ScriptedCamera([1, lost]), lost, lost, ScriptedCamera([2]))

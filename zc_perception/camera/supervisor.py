@@ -44,6 +44,7 @@ from zc_perception.errors import (
     ZcError,
 )
 from zc_perception.frame import Frame
+from zc_perception.log import on_stderr
 
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 10.0
@@ -242,7 +243,7 @@ class CameraSupervisor:
         self._stop.set()
         with self._lock:
             if self._camera is not None:
-                self._camera.stop()
+                self._end(self._camera.stop)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         # If the thread still waits in a call of the camera, the thread itself closes the camera
@@ -320,7 +321,7 @@ class CameraSupervisor:
         camera = self._open_camera(self._identity)
         if self._identity and camera.identity != self._identity:
             other = camera.identity
-            camera.close()
+            self._end(camera.close)
             raise CameraLostError(
                 f"another camera ('{other}') is where '{self._identity}' was; plug the earlier "
                 'camera in again, or restart the node'
@@ -329,7 +330,7 @@ class CameraSupervisor:
         with self._lock:
             self._camera, self._prepared = camera, False
             if self._stop.is_set():
-                camera.stop()
+                self._end(camera.stop)
 
     def _lose(self, error: ZcError | OSError) -> None:
         self._close()
@@ -356,7 +357,15 @@ class CameraSupervisor:
             camera, self._camera = self._camera, None
         if camera is not None:
             self._before_close()
-            camera.close()
+            self._end(camera.close)
+
+    def _end(self, step: Callable[[], None]) -> None:
+        """Stop or close a camera; report an error, but don't raise it: the rest must end, too."""
+        try:
+            step()
+        except (Exception, SystemExit) as error:  # a camera of another package may raise anything
+            name = getattr(step, '__qualname__', 'its end')
+            on_stderr(f'{self._thread.name}: {name} failed: {one_line(error)} ({_place(error)})')
 
 
 def _place(error: BaseException) -> str:
