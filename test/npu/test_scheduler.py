@@ -130,9 +130,12 @@ def test_a_late_job_whose_lease_was_taken_back_costs_that_frame_only(start: Star
     until(bench.all_free)
 
 
+@pytest.mark.parametrize('kind', [OSError, SystemExit])
 @pytest.mark.parametrize('step', ['import', 'submit'])
-def test_a_refused_frame_is_reported_and_released(start: Start, step: str) -> None:
-    bench, error = start(), OSError('no more handles')
+def test_a_refused_frame_is_reported_and_released(
+    start: Start, step: str, kind: type[BaseException]
+) -> None:
+    bench, error = start(), kind('no more handles')
     getattr(bench.accelerator, f'{step}_errors').append(error)
     bench.feed(0, 1)
     bench.accelerator.finish(0)

@@ -136,8 +136,9 @@ def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
 
 
 def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(
-    tmp_path: Path, runtime: Mock
+    tmp_path: Path, runtime: Mock, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    runtime.close.side_effect = SystemExit('the library is gone')  # must not hide the reason
     manifest = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog')
     missing = AcceleratorError('libaxruntime.so is not installed')
     refused = ConfigError('compiled for another chip')
@@ -148,6 +149,7 @@ def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(
         words = f"accelerator 'axruntime' doesn't fit: {runtime.side_effect or refused}"
         assert selected.reasons[1].startswith(words)
     assert runtime.close.call_count == 1, 'what was opened is closed'
+    assert 'Mock.close failed: SystemExit: the library is gone' in capfd.readouterr().err
 
 
 def test_a_variant_whose_file_is_not_there_is_a_reason(tmp_path: Path, runtime: Mock) -> None:

@@ -25,7 +25,9 @@ from typing import Any, ClassVar, Protocol
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import one_line
 from zc_perception.frame import Frame
+from zc_perception.log import on_stderr
 from zc_perception.machine.checks import Check
 from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
@@ -331,3 +333,11 @@ class Accelerator(ABC):
     def trial_imports(self) -> int:
         """The number of trial imports released right after the trial; 0 if a cache keeps them."""
         return 0
+
+
+def close(accelerator: Accelerator) -> None:
+    """Close an accelerator; report an error, but don't raise it: the caller's work goes on."""
+    try:
+        accelerator.close()
+    except (Exception, SystemExit) as error:  # another package may raise anything
+        on_stderr(f'{type(accelerator).__qualname__}.close failed: {one_line(error)}')

@@ -111,7 +111,7 @@ class RecoveringDevice:
         """The trial imports since the start, by the present accelerator and those before it."""
         return self._past_trial_imports + self.accelerator.trial_imports
 
-    def loss(self, error: Exception) -> str:
+    def loss(self, error: BaseException) -> str:
         """
         Return the reason if *error* means that the device is lost; otherwise an empty text.
 

@@ -171,7 +171,7 @@ class Scheduler:
         accelerator: Accelerator,
         queue: KeepLastQueue[Frame],
         on_result: Callable[[InFlight], None],
-        on_error: Callable[[Frame, Exception], None],
+        on_error: Callable[[Frame, BaseException], None],
         *,
         in_flight: int,
         timeout_s: float,
@@ -515,7 +515,7 @@ class Scheduler:
                 submitted_ns=submitted_ns,
             )
             self._poller.register(entry.fence_fd, select.POLLIN)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # another package may raise anything
             lost = self._device.loss(error)
             self._counts.refused_device += 1
             self._report(frame, error)
@@ -551,7 +551,7 @@ class Scheduler:
         try:
             entry.job.fence.check()
             self._on_result(entry)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             lost = self._device.loss(error)
             if isinstance(error, TimeoutError) or getattr(error, 'errno', 0) == errno.ETIMEDOUT:
                 lost = self._count_late(entry) or lost
@@ -625,7 +625,7 @@ class Scheduler:
         self._late.clear()
         self._device.lose(reason)
 
-    def _report(self, frame: Frame, error: Exception, entry: InFlight | None = None) -> None:
+    def _report(self, frame: Frame, error: BaseException, entry: InFlight | None = None) -> None:
         self.failing = entry
         # on_error may raise anything; its error must not end the thread
         with contextlib.suppress(Exception):
