@@ -17,8 +17,8 @@
 The base of ``zc_doctor``'s checks.
 
 A camera or an accelerator, of this package or of another package, imports the modules of this
-folder to declare its own checks. So the modules of this folder import only low layers of the
-package.
+folder to declare its own checks. So the modules of this folder import nothing of the package but
+modules for errors, memory and shipped files.
 
 Read :mod:`~zc_perception.machine.checks` first: it defines checks and their findings. Then read
 :mod:`~zc_perception.machine.system`: it represents the machine that the checks examine.

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The type that owns a file descriptor: functions pass it instead of a number."""
+"""The owner of a file descriptor: functions pass this object instead of a descriptor's number."""
 
 from __future__ import annotations
 

@@ -393,7 +393,7 @@ class JpegPicture:
     """
     A JPEG in a buffer that the driver has filled.
 
-    :param slot: the slot of the driver's buffer; in its pool it is still in state FILLING.
+    :param slot: the slot of the driver's buffer; the slot is still in state FILLING.
     :param start: offset at which the data begins.
     :param end: offset at which the data ends.
     :param captured_ns: the picture's capture time in ns of CLOCK_MONOTONIC.

@@ -106,7 +106,7 @@ class Ssd(Head):
             raise ConfigError(
                 'head.anchors and head.priors: give one of them, because deltas need priors, '
                 'given or computed from anchors; if the model itself decodes the boxes, use '
-                'head: boxes (columns: [box, scores], [image class score box] …)'
+                'head: boxes (with columns such as [box, scores] or [image class score box])'
             )
         if spec.anchors:
             check_strides(spec, has_grids=True)

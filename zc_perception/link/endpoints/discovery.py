@@ -225,8 +225,9 @@ class _Heard:
     """
     One publisher's announcement, and the state of the connection to that publisher.
 
-    :param confirmed: whether the announcement was read from a file in the sockets' folder. Few
-        users can write there, but any program can publish in the ROS domain.
+    :param confirmed: whether the announcement was read from a file in the sockets' folder. Other
+        announcements come from a ROS topic, where any program can publish; few users can write
+        to the folder.
     """
 
     def __init__(self, announcement: Announcement, confirmed: bool) -> None:

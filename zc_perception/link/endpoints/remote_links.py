@@ -265,7 +265,8 @@ class _Link:
         """
         Return the state of the link.
 
-        :param shared: whether we have ever connected to a socket in the same folder.
+        :param shared: whether this process has ever connected to any socket in the folder that
+            holds the publisher's socket.
         """
         publisher_id = self.announcement.publisher_id
         now = time.monotonic()
@@ -313,9 +314,9 @@ class SharedMemoryLinks:
     **Threads.** The thread that takes frames from the queue receives them from the sockets. A
     thread of this object connects to the publishers, and ends when all are connected. But if an
     executor takes the frames, this thread stays, to wake the executor when frames come. The
-    executor or a thread of the owner calls ``update``, ``hold`` and ``close``. The lock guards
-    the table of links and the reference to the thread. No callback of the owner is called while
-    the lock is held.
+    executor or a thread of the subscription calls ``update``, ``hold`` and ``close``. The lock
+    guards the table of links and the reference to the thread. No callback of the subscription is
+    called while the lock is held.
 
     :param name: this consumer's name in the diagnostics of consumer and publisher.
     :param held: number of frames that the subscription may hold at the same time, kept frames
@@ -361,7 +362,7 @@ class SharedMemoryLinks:
         :param accept: called with the header of each frame; returns whether to take the frame. A
             frame that isn't taken is released.
         :param wake: wakes the executor, which takes frames from the queue; ``None``: a thread of
-            the owner waits for the queue.
+            the subscription waits for the queue.
         :param changed: called when a connection began or ended.
         """
         self._queue = queue
@@ -538,7 +539,7 @@ class SharedMemoryLinks:
         link.client.close()
 
     def take_part(self, consumer: Consumer) -> None:
-        """Set the owner's constraints on buffers; they apply to all later connections."""
+        """Set the subscription's constraints on buffers; they apply to all later connections."""
         with self._lock:
             self._requirements, self._trial_import = (
                 Requirements.of(consumer.constraints),
@@ -547,7 +548,7 @@ class SharedMemoryLinks:
 
     def hold(self, held: int) -> None:
         """
-        Let the owner hold up to *held* frames of each publisher at the same time from now on.
+        Let the subscription hold up to *held* frames of each publisher at once from now on.
 
         If that is more than before, end all links; the next :meth:`update` makes new ones that
         ask for more frames.

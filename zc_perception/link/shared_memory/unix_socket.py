@@ -145,7 +145,7 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
-    """Return owners of descriptors *numbers*; after an error, close those that have no owner."""
+    """Return owners of *numbers*; if one isn't open, return those before it and close the rest."""
     owned: list[OwnedFd] = []
     try:
         for number in numbers:

@@ -206,8 +206,8 @@ class Verdict:
     """
     The errors and warnings that the nodes would report about a file.
 
-    :ivar misses: errors of sections that end in a kind of node, such as ``/front/capture``, but
-        don't match the node of that kind; the nodes would not start.
+    :ivar misses: errors of sections whose last name is a kind of node, as in ``/front/capture``,
+        but that match no node; the nodes would not start.
     :ivar problems: all other reasons why the nodes would not start.
     :ivar warnings: sentences that the nodes would only log as warnings.
     """

@@ -120,7 +120,7 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
                 need is Need.REQUIRED
                 and shutil.which(tool, path=system.environment.get('PATH', '')) is None
             ):
-                found = f'the runtime looks for cards with {tool}, which is not on PATH'
+                found = f'the runtime looks for cards by calling {tool}, which is not on PATH'
                 yield Finding(
                     Status.WARN,
                     found,

@@ -349,8 +349,8 @@ def no_device(text: str, release: str) -> AcceleratorError:
     lines = mismatches(release, driver_version())
     lines += [
         (
-            f'the runtime looks for cards with {tool}, which is not on PATH: install package '
-            f"{package} (for a container: in the container's image)"
+            f'the runtime looks for cards by calling {tool}, which is not on PATH: install '
+            f"package {package} (for a container: in the container's image)"
         )
         for tool, package in TOOLS.items()
         if shutil.which(tool) is None
