@@ -187,7 +187,7 @@ _RELEASE = re.compile(r'R(\d+) \(release\), REVISION: ([\d.]+)')
 _JETPACK = {32: 4, 34: 5, 35: 5, 36: 6, 38: 7, 39: 7}
 _NOT_HERE = 'this is no Jetson'
 _JETPACK_ADVICE = (
-    'the library comes with JetPack (nvidia-l4t-multimedia); a container needs the '
+    'this library is part of JetPack (package nvidia-l4t-multimedia); a container needs the '
     'NVIDIA runtime (--runtime nvidia)'
 )
 

@@ -226,7 +226,7 @@ _ACCEPT_PAUSE_S = 0.1
 _EVENTS = 64
 
 READER = 'unixfd reader'
-"""A reader's name on the bus is this text and the number of the reader's process."""
+"""The name of a reader's bus subscription is this text and the reader's process id."""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class RecoveringDevice:
         self.recovering = False
 
     def proved(self) -> None:
-        """Set the delay after the next loss to 0.1 s again; called if the device gave a result."""
+        """Set the delay before the next reopening to 0.1 s, because the device gave a result."""
         if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()

@@ -339,7 +339,8 @@ class Scheduler:
                 os.eventfd_write(self._wake.fileno(), 1)
 
     def _undo(self, undo: Callable[[], None], accelerator: Accelerator) -> None:
-        # Only the device that made the import can release it, not a device opened since then.
+        # A trial import can be undone only by the accelerator that made it. That accelerator is
+        # closed if the device was lost since then.
         if self._device.accelerator is accelerator and not self._device.state.recovering:
             undo()
 

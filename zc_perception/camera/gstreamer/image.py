@@ -198,7 +198,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 
 
 def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
-    """Return the colorimetry that caps name; GStreamer's defaults stand for missing values."""
+    """Return the colorimetry in the caps; values missing there are GStreamer's defaults."""
     if pixel_format(fourcc).is_yuv:
         matrix = Matrix.BT601 if height <= _SD_LINES else Matrix.BT709
         default, wanted = Colorimetry(matrix, Range.LIMITED), 'bt709'

@@ -301,8 +301,8 @@ class AdaptedSubscription(Generic[T]):
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
-        # Converts messages to frames, in its own pool. It is None if this subscription delivers
-        # other objects than frames.
+        # This object converts messages to frames, whose buffers come from a pool of this object.
+        # None: this subscription delivers other objects than frames.
         self._frame_maker = (
             adapter.to_custom if isinstance(adapter.to_custom, ImageToFrame) else None
         )

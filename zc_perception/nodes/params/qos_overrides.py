@@ -122,14 +122,14 @@ def qos_problems(
             qos = overridden(endpoint, namespace, values)
             if endpoint.adapted:
                 link_qos(qos)
-                # AdaptedPublisher itself refuses this QoS with the same message.
+                # AdaptedPublisher also refuses transient_local with keep-all, by the same message.
                 latched = (
                     qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
                     and endpoint.direction == 'publisher'
                 )
                 if latched and qos.history == HistoryPolicy.KEEP_ALL:
                     text = (
-                        'transient_local with keep-all would pin every frame for ever; use '
+                        'transient_local with keep-all would keep every frame for ever; use '
                         'keep-last'
                     )
                     raise ConfigError(f"topic '{endpoint.topic}': {text}")

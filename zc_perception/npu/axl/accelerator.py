@@ -30,9 +30,9 @@ buffers.
 Duplicates and imports also keep the buffer's memory allocated. Therefore the cache must drop an
 entry when the buffer's owner gives the buffer up: when a pool retires or replaces a slot or is
 closed, or when a link's producer is gone. Each of these owners closes its :class:`DmaBuf`, on any
-thread. The :class:`DmaBuf` then calls a function of the cache (:meth:`DmaBuf.tell_end`), so that
-pools need no reference to the cache. That function only queues the buffer's identity. The one
-thread that uses the cache then drops the entry.
+thread. The :class:`DmaBuf` then calls the function that the cache gave to
+:meth:`DmaBuf.tell_end`, so that pools need no reference to the cache. That function only queues
+the buffer's identity. The one thread that uses the cache then drops the entry.
 
 While a job in flight reads an import, :class:`ImportsInUse` delays the import's release.
 """

@@ -232,7 +232,7 @@ class LoadedModel:
             raise
 
     def _try(self) -> None:
-        """Run the model on an empty tensor, to test its kinds of memory before the first frame."""
+        """Run the model once without a frame: test whether it takes the slots' kinds of memory."""
         self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:

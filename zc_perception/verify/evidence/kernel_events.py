@@ -270,7 +270,7 @@ def remove(tracing: Path, name: str) -> list[Unreadable]:
         except OSError as error:
             left.append(
                 unreadable_file(
-                    tracing / 'dynamic_events', error, '', f'probe {probe}, which stays behind'
+                    tracing / 'dynamic_events', error, '', f'probe {probe}, which is not removed'
                 )
             )
     return left
@@ -286,7 +286,7 @@ def _removed(path: Path) -> list[Unreadable]:
                 return (
                     [
                         unreadable_file(
-                            path, error, '', f'trace instance {path.name}, which stays behind'
+                            path, error, '', f'trace instance {path.name}, which is not removed'
                         )
                     ]
                     if os.path.isdir(path)
