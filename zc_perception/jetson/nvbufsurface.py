@@ -513,8 +513,8 @@ class SurfaceImage:
 
 _Entry = tuple['ctypes._Pointer[Any]', contextlib.ExitStack]
 """
-A surface, and a stack whose close() ends what belongs to it: the duplicate descriptor that the
-library got and, if the surface was imported, the surface.
+A surface, and a stack. The stack's close() closes the duplicate descriptor that the library got
+and, if the surface was imported, the surface.
 """
 
 

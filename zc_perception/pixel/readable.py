@@ -52,7 +52,7 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
     Return the format with this fourcc, if its frames can be converted to R, G, B.
 
     :raises FormatError: the format isn't in :data:`READABLE`, or the matrix or transfer has no
-        conversion to R, G, B. The message lists those that this package can read.
+        conversion to R, G, B. The message lists the formats or matrices that can be used instead.
     """
     fmt = pixel_format(fourcc)
     if fourcc not in READABLE:

@@ -367,7 +367,10 @@ def check_imports(seen: Observation) -> Check:
     names = sorted(events.imported | events.released | events.submitted)
     source = f'frame log, tracepoints {", ".join(names)}, bufinfo'
     return findings.conclude(
-        'I3', 'every submitted buffer was imported, each as often as necessary', source, figures
+        'I3',
+        "every submitted buffer was imported, and the number of imports fits the cache's setting",
+        source,
+        figures,
     )
 
 

@@ -202,7 +202,8 @@ def _one_output(
         return Recognised(_chosen(extras))
     cells = possible_rows(size, _USUAL) if size else frozenset()
     for count, width, first in ((columns, rows, True), (rows, columns, False)):
-        # A file exported with axes of variable length may also leave out the number of rows.
+        # A file exported with axes of variable length may have no number of rows. Such a file is
+        # recognised only if it has Ultralytics' metadata, which contain 'stride'.
         dynamic = count is None and 'stride' in said
         known = count in cells or dynamic
         if width is None or (not known and not (count and size)):
