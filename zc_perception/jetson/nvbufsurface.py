@@ -316,8 +316,8 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structu
     """Return a surface's layout; check that its image is the one that was asked for."""
     if surface.batchSize != 1 or not surface.surfaceList:
         raise AllocationError(
-            f'libnvbufsurface returned a batch of {surface.batchSize} images; this release has '
-            'another struct layout: use heap: auto'
+            f'libnvbufsurface returned a batch of {surface.batchSize} images; this release of the '
+            'library has another struct layout: use heap: auto'
         )
     params = surface.surfaceList[0]
     names = ('width', 'height', 'format', 'layout', 'planes')
@@ -338,8 +338,8 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structu
     )
     if came != want:
         raise AllocationError(
-            f'libnvbufsurface was asked for {want} and returned {came}; this release may have '
-            'another struct layout: use heap: auto'
+            f'libnvbufsurface was asked for {want} and returned {came}; this release of the '
+            'library may have another struct layout: use heap: auto'
         )
     layout, _ = surface_image(params)
     try:
@@ -654,8 +654,8 @@ def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int
     """Check that the surface that the library returned has the layout of the frame."""
     if not pointer[0].surfaceList:
         raise AcceleratorError(
-            'libnvbufsurface returned a surface without an image; this release may have '
-            'another struct layout'
+            'libnvbufsurface returned a surface without an image; this release of the library '
+            'may have another struct layout'
         )
     params = pointer[0].surfaceList[0]
     came: list[object] = [
@@ -676,5 +676,5 @@ def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int
         raise AcceleratorError(
             f'libnvbufsurface describes this buffer as {came}, but the frame has {want} (width, '
             'height, format, planes, layout, offsets and pitches): the descriptor was reused, '
-            'or this release has another struct layout'
+            'or this release of the library has another struct layout'
         )

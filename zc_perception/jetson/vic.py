@@ -102,8 +102,8 @@ class VicImage:
         ].mappedAddr.addr[index]
         if not address:
             raise AllocationError(
-                f'libnvbufsurface returned no address for plane {index}; this release may have '
-                'another struct layout'
+                f'libnvbufsurface returned no address for plane {index}; this release of the '
+                'library may have another struct layout'
             )
         _, shape, sample, _, strides = self.layout.arrays[index]
         memory = memoryview(

@@ -227,7 +227,7 @@ class NodeGroup:
         call_soon(self._spinner.executor, function)
 
     def add_node(self, node: Node) -> None:
-        """Spin one more node; its owner destroys it after the group has ended."""
+        """Spin *node* too; the caller must destroy it after the end of the ``with`` block."""
         self._spinner.executor.add_node(node)
 
     def __exit__(self, *exception: object) -> None:

@@ -155,7 +155,7 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
     """
     Return the records that the nodes write in the next *seconds*.
 
-    Print a line for each process whose frame log can't be read, or one line for many of them.
+    Print which processes' frame logs can't be read; many processes share one line.
     """
     import time
 

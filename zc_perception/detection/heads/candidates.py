@@ -297,8 +297,8 @@ def keep(
         return order[_keep(boxes, classes, threshold)[:limit]]
     kept = order[:0]
     for start in range(0, count, _CHUNK):
-        # Add the boxes kept so far to each batch. They don't suppress each other, so they only
-        # remove boxes of the new batch.
+        # Add the boxes kept so far to each batch. A kept box doesn't suppress another kept box, so
+        # kept boxes only remove boxes of the new batch.
         some = np.concatenate((kept, np.arange(start, min(start + _CHUNK, count))))
         kept = some[
             _keep(boxes.take(some, axis=1), None if classes is None else classes[some], threshold)
