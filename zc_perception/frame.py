@@ -67,7 +67,7 @@ class Header:
     The values of a ``std_msgs/Header``, for code without ROS.
 
     :param stamp_ns: the time of exposure in the ROS clock, in nanoseconds.
-    :param frame_id: the TF name of the camera's optical frame.
+    :param frame_id: the TF name of the camera's optical coordinate frame.
     """
 
     stamp_ns: int
@@ -91,7 +91,7 @@ class FrameData:
 
     The object is immutable, and all leases of one frame share it.
 
-    :param header: the time of exposure, and the name of the camera's optical frame.
+    :param header: the time of exposure, and the name of the camera's optical coordinate frame.
     :param layout: size, format and planes; the properties below are parts of it.
     :param buffers: the memory; ``buffers[plane.buffer].fileno()`` is the descriptor of a plane's
         buffer. The frame owns the descriptor: never close it, use ``os.dup()`` to keep it.

@@ -453,7 +453,10 @@ def test_consumers_are_named_with_their_rung_and_what_they_lost(
     status = served.links.status()
     elsewhere = 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2'
     for name, said in (
-        ('tracker', 'in_process, sent 3, dropped 2, refused by its quota 0, holds 0 of 1'),
+        (
+            'tracker',
+            'in_process, sent 3, dropped 2, refused because of its quota: 0, holds 0 of 1',
+        ),
         ('overlay', elsewhere),
         ('tracker elsewhere', f'{elsewhere}, asked for 3'),
     ):

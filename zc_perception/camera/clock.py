@@ -88,7 +88,8 @@ class SystemClocks:
 
 SYSTEM_CLOCKS = SystemClocks()
 
-# Reading both clocks was not interrupted if it took at most this time.
+# If reading the driver's clock and the ROS clock together took at most this time, the thread was
+# not interrupted in between.
 _TIGHT_NS = 20_000
 _MAX_READS = 6
 # If reading both clocks took longer than this, the new offset isn't exact. Then it is used only if

@@ -208,7 +208,8 @@ class PairingRule:
         period.
     :param by_stamp: whether to compare the frames' stamps instead of their capture times, for
         recordings that were made together.
-    :param repeated: path of the recording that the side repeats, if *by_stamp*; empty: none.
+    :param repeated: if *by_stamp*: path of the recording that this side's camera plays in a loop;
+        empty: the camera doesn't play in a loop.
     """
 
     tolerance_ns: int

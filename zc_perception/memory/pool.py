@@ -599,8 +599,9 @@ class BufferPool:
         """
         Take a free slot to fill; return ``None`` if there is none, or the pool is closed.
 
-        ``None`` is counted as exhausted, unless *wait_s* was given or the pool is closed. Without
-        *index*, the lowest free slot is taken, so that the same memory is reused soon.
+        A call that returns ``None`` is counted as ``exhausted``, unless *wait_s* was given or the
+        pool is closed. Without *index*, the lowest free slot is taken, so that the same memory is
+        reused soon.
 
         :param index: the slot whose buffer a driver has filled.
         :param wait_s: how long a source that isn't live (a file) waits for a free slot, and until
@@ -703,8 +704,8 @@ class BufferPool:
         """
         Make one more lease on a slot that is being filled or is leased.
 
-        :returns: the lease; ``None`` (counted) if *holder* already has all leases of its quota:
-            the frames that it may hold plus those that may wait for it.
+        :returns: the lease; ``None``, and the pool counts a refusal, if *holder* already has all
+            leases of its quota: the frames that it may hold plus those that may wait for it.
         :raises StaleFrameError: this generation isn't in use any more, the slot is another pool's,
             or this process is a forked child.
         """
@@ -1056,8 +1057,8 @@ class BufferPool:
         longest time.
 
         :param buffers: owned by the pool, and closed if no slot is returned or the call raises.
-        :returns: the new slot, and the free slot that it replaced or ``None``; (``None``,
-            ``None``), counted as exhausted, if all slots are in use.
+        :returns: the new slot, and the free slot that it replaced or ``None``. If all slots are in
+            use, the call returns (``None``, ``None``) and counts the frame as ``exhausted``.
         :raises LayoutError: the layout doesn't fit the buffers, or another slot has one of them.
         """
         fresh, ended = None, None
@@ -1658,7 +1659,8 @@ class ForeignBufferPool(BufferPool):
         Make a free slot for a frame's new *buffers*; the caller acquires it next.
 
         :param buffers: owned by the pool, and closed if no slot is returned or the call raises.
-        :returns: the slot; ``None`` (counted as exhausted) if all *most* slots are in use.
+        :returns: the slot. If all *most* slots are in use, the call returns ``None`` and counts
+            the frame as ``exhausted``.
         :raises LayoutError: the layout doesn't fit the buffers, or another slot has one of them.
         """
         fresh, ended = self.insert(buffers, self._most)

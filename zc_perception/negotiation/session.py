@@ -341,7 +341,8 @@ def trial_failure(
 
     After a failure, earlier imports are undone.
 
-    :param number: the slot's number for the error's text, if *slots* has only one slot of several.
+    :param number: the slot's number, for the error's text, if *slots* has only one of the
+        pool's slots.
     """
     if trial is None:
         return ''

@@ -425,7 +425,7 @@ class FrameServer:
         for peer in self._publisher.in_process_peers():
             rung = 'unixfd' if peer.name.startswith(READER) else IN_PROCESS
             values[f'consumer {peer.name}'] = (
-                f'{rung}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota '
+                f'{rung}, sent {peer.sent}, dropped {peer.dropped}, refused because of its quota: '
                 f'{peer.refused}'
             ) + _holds(len(peer.in_hand), peer.in_hand, peer.window, peer.asked)
         if server is None:

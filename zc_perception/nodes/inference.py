@@ -993,8 +993,8 @@ class InferenceStatus:
         came = statistics.taken + taken.dropped
         if self._came_before is None:
             self._came_before = came
-        # Per second: frames, results, lost frames, and frames left out because of max_rate. None
-        # until enough frames came to measure.
+        # Per second: frames, results, lost frames, and frames that the node left out, most of them
+        # because of max_rate. None until enough frames came to measure.
         self._judged = rates = (
             self._rates.see(
                 came,

@@ -85,7 +85,8 @@ class SchedulerStatistics:
     :param taken: frames taken from the queue.
     :param dropped: frames that newer frames replaced in the queue before the scheduler took them;
         not among ``taken``.
-    :param refused_disabled: frames released unused because detection was switched off.
+    :param refused_disabled: frames released unused, because detection was switched off or
+        because of ``max_rate``.
     :param refused_recovering: frames that came while the device was lost.
     :param refused_device: frames whose buffers or job the device refused.
     :param submitted: jobs that the device accepted.

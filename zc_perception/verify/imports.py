@@ -646,10 +646,11 @@ class ImportFollowing:
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
         """
-        Count a frame by whether its job read an import of the frame's buffers.
+        Count a frame in ``foreign`` if its job read an import of other buffers.
 
-        *used* is the import that the job read. This is called while the job's event is processed,
-        because later events change *used*.
+        Also count the frame in ``own_imports`` if no earlier job read *used*, the import that the
+        frame's job read. This is called while the job's event is processed, because later events
+        change *used*.
         """
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left

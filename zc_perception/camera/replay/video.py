@@ -742,7 +742,7 @@ class VideoFile:
         )
 
     def _promised_s(self) -> float:
-        """Return the pictures' duration by the file's header in seconds; 0: it states none."""
+        """Return the duration in seconds that the file's header states; 0: it states none."""
         # without times of frames, FFmpeg only guesses the duration from the file's size
         if not self._keys:
             return 0.0

@@ -228,7 +228,7 @@ def is_decoded(
     :param channels: the number of channels of a level that is one tensor.
     :param numbers: how many numbers a row of a table has. 0: a row has the same numbers as a cell
         of a level, so an output that can be a level or a table is read as a level.
-    :raises AcceleratorError: the output can be a level or a table.
+    :raises AcceleratorError: *numbers* isn't 0, and the output can be a level or a table.
     """
     if len(outputs) != 1 or outputs[0].values.ndim > 3:
         return False
@@ -568,7 +568,7 @@ class ObjectRows:
         self._sigmoid = sigmoid
 
     def find(self, tensor: RawTensor, score: float) -> tuple[Found, NDArray[np.float32]]:
-        """Return the rows that reach *score*, and the four numbers of their boxes (4, n)."""
+        """Return the rows that reach *score*, and each box's four numbers, as (4, n)."""
         values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
         rows = values if self._channels_last else values.T
         found = self._filter.find(rows[:, 4], rows[:, 5:], score)
@@ -577,7 +577,7 @@ class ObjectRows:
     def objection(
         self, tensor: RawTensor, box: Letterbox, strides: Sequence[int], score: float, most: int
     ) -> tuple[str, NDArray[np.float32]]:
-        """Return the text of :meth:`Head.objection`, and the numbers of all boxes (4, n)."""
+        """Return the text of :meth:`Head.objection`, and each box's four numbers, as (4, n)."""
         values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
         rows = tensor.read(values if self._channels_last else np.ascontiguousarray(values.T))
         reason = (

@@ -43,8 +43,8 @@ from zc_perception.link.shared_memory.unix_socket import default_folder
 from zc_perception.link.shared_memory.unix_socket import SUFFIX as SOCKET_SUFFIX
 
 _MAX_ANNOUNCEMENTS = 100
-# While there are more announcements than publishers in the graph, an announcement is kept for this
-# time, even if no process ever answered at its socket.
+# An announcement is deleted if no process has answered at its socket for this long, and there are
+# more announcements than publishers in the graph.
 _UNMET_S = 60.0
 # For this time, the graph may still count a killed publisher; Fast DDS forgets it after 20 s.
 _GRAPH_REMEMBERS_S = 60.0

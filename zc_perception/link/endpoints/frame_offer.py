@@ -484,7 +484,7 @@ class FrameOffer:
                     self.due = math.inf
 
     def _fail(self, consumers: Sequence[Consumer], why: str) -> None:
-        """Agree on no new buffers for these consumers' constraints any more; *why*: the reason."""
+        """Note that an agreement for these consumers has failed, and *why*: none follows for them."""
         with self._lock:
             for consumer in consumers:
                 self._failed[anonymous(consumer)] = why
@@ -519,7 +519,7 @@ class FrameOffer:
         return '' if session is None else session.objection(consumer)
 
     def withdraw(self) -> None:
-        """Forget the agreement, because its buffers are no longer used; a new one may follow."""
+        """Forget the agreement, because its buffers are no longer used. Another may be made."""
         with MEETING.lock:
             self.session = self._begun = None
 

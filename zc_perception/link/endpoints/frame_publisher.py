@@ -146,7 +146,7 @@ class LoanedFrame:
 
     @property
     def frame_id(self) -> str:
-        """Name of the camera's optical frame; by default the publisher's *frame_id*."""
+        """Name of the camera's optical coordinate frame; by default the publisher's *frame_id*."""
         return self._frame_id
 
     @frame_id.setter
@@ -291,7 +291,7 @@ class FramePublisher:
         a ROS encoding such as ``rgb8``, ``bgr8``, ``mono8``.
     :param slots: number of buffers, 2 to 64. You need one to fill, and one for each frame that
         consumers hold, or that waits for them, at the same time.
-    :param frame_id: name of the camera's optical frame.
+    :param frame_id: name of the camera's optical coordinate frame.
     :param qos: QoS of the topic; by default reliable, volatile, depth 1.
     :param colorimetry: matrix, range and transfer function of the samples, such as ``bt709`` or
         ``bt601 full``. By default ``bt601 limited`` for Y'CbCr, and ``rgb full srgb`` for R, G, B
@@ -567,7 +567,7 @@ class FramePublisher:
 
         :param fd: descriptor of the buffer.
         :param stamp: time of exposure, see :class:`LoanedFrame`; by default the time of the call.
-        :param frame_id: name of the camera's optical frame; by default the publisher's.
+        :param frame_id: name of the camera's optical coordinate frame; by default the publisher's.
         :param released: called once, on any thread, when the buffer is not used any more; it must
             not wait. It is also called for a frame that was not sent.
         :param fence: a sync_file of the device that still writes the pixels. Consumers wait for

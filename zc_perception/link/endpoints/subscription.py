@@ -532,7 +532,7 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _limit_messages(self) -> None:
-        """Limit the frames that are made of messages to the same number as direct frames."""
+        """Limit how many frames made of messages may be held, to the limit of direct frames."""
         held = self._bus_subscription.held
         if self._frame_maker is not None and held is not None:
             self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)

@@ -149,7 +149,11 @@ def _require(good: bool, reason: str, text: str) -> None:
 
 def _require_window(window: int, depth: int, what: str) -> None:
     good = 1 <= window <= MAX_WINDOW and 1 <= depth <= MAX_DEPTH
-    _require(good, 'value', f'{what}: window {window}, depth {depth} must be 1 .. {MAX_WINDOW}')
+    _require(
+        good,
+        'value',
+        f'{what}: window {window} and depth {depth} must both be 1 .. {MAX_WINDOW}',
+    )
 
 
 def message_type(packet: Packet) -> MessageType:

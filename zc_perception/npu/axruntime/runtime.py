@@ -248,7 +248,7 @@ class Session(ABC):
 
     def open_model(self, file: Path, cores: int) -> OpenedModel:
         """
-        Load a compiled model and connect to *cores* cores; close an open model first.
+        Close the open model, if any; load a compiled model and connect to *cores* cores.
 
         :raises ConfigError: the file isn't a compiled model, or its tensors can't be used.
         :raises AcceleratorError: the device is in use or doesn't answer.
