@@ -266,7 +266,7 @@ def subscription_status(
 
 
 def group_ids(name: str) -> list[int]:
-    """Return the number of the group that *name* names, in a list; empty if *name* is empty."""
+    """Return a list with the id of group *name* (a name or id); empty if *name* is empty."""
     if not name:
         return []
     try:
@@ -279,7 +279,7 @@ def group_ids(name: str) -> list[int]:
 
 
 def user_ids(names: Sequence[str]) -> list[int]:
-    """Return the numbers of users; each is given by name or number."""
+    """Return the user ids of *names*, each of which is a user's name or id."""
     ids = []
     for name in names:
         try:

@@ -256,8 +256,8 @@ def check_attached(seen: Observation) -> Check:
         memory = {inode for device, inode in seen.memfds}
         for inode in missing:
             step = (
-                'look for /dmabuf: lines in /proc/PID/maps of the inference node, and let '
-                "it import the camera's own descriptor"
+                'look for /dmabuf: lines in /proc/PID/maps of the inference node: they show that '
+                "the CPU reads frames; the accelerator must import the camera's own descriptors"
             )
             step = _NOT_A_DMABUF if inode in memory and inode not in seen.dmabufs else step
             findings.breaks(

@@ -203,7 +203,7 @@ def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
     ('yolov9', {}, "'yolov9' is not known; it must be one of .*did you mean 'yolov"),
     ('yolov8', {'coordinates': 'input'}, "not for head 'yolov8'; it is for boxes: leave it"),
     ('boxes', {'anchors': ANCHORS}, "not for head 'boxes'; it is for ssd, yolov5"),
-    ('boxes', {'class_agnostic': True}, 'host suppresses: add suppressed: false'),
+    ('boxes', {'class_agnostic': True}, 'not remove duplicates: add suppressed: false'),
     ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
     ('boxes', {'keypoints': (2, 2), 'coordinates': 'relative'},
      'head.coordinates is relative: with keypoints it must be input'),

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _RAW = ('.nv12', '.yuv')
 # With recorded stamps, a round (one play of the recording) lasts this much longer than the
 # recording, so that the next round's first stamp is later than this round's last stamp. The
-# recording's length is measured by times of recording. The latency from a stamp to the time of
-# recording varies by less than this constant.
+# recording's length is the time between the recording of its first and last messages. A message is
+# recorded some time after its stamp; this delay varies by less than this constant.
 _BETWEEN_ROUNDS_NS = 100_000_000
 STAMPS = ('now', 'recorded')
 """

@@ -599,7 +599,7 @@ class VideoFile:
         return self._av.video.reformatter.VideoReformatter()
 
     def said(self, frame: Any) -> Said:
-        """Return the colours that the stream states for a frame."""
+        """Return the colour properties that the stream states for a frame."""
         return said_by(frame, self._codec)
 
     def turn(self, frame: Any) -> Turn:

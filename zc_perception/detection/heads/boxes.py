@@ -272,8 +272,8 @@ class Boxes(Head):
         spec = self._spec
         if spec.class_agnostic and spec.suppressed:
             raise ConfigError(
-                'head.class_agnostic is for boxes that the host suppresses: add suppressed: '
-                'false, or leave head.class_agnostic out'
+                'head.class_agnostic is only for models that do not remove duplicates: add '
+                'suppressed: false, or leave head.class_agnostic out'
             )
         check_background(spec)
         if spec.oriented and spec.box_order != 'cxcywh':

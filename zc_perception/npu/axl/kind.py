@@ -63,7 +63,7 @@ class AxlRules(EngineRules):
                     .at('shape')
                     .refuse(
                         list(tensor.shape),
-                        f'a shape of at most {_LARGEST_TENSOR} bytes, with padding',
+                        f'of a tensor with at most {_LARGEST_TENSOR} bytes, padding included',
                     )
                 )
         for first, second in pairwise(sorted(tensors, key=lambda tensor: tensor.offset)):
