@@ -206,8 +206,8 @@ def check_classes(values: Mapping[str, Any]) -> None:
         )
 
 
-# If fewer than this share of the frames get a result, report that the model is too slow. The
-# results alone don't show this, because the node drops the frames for which the model has no time.
+# If fewer than this share of the camera's frames get a result, report that the model is too slow.
+# Count all frames that came, because the node drops those for which the model has no time.
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',

@@ -782,8 +782,8 @@ class ImportFollowing:
                 if one.image in self._images
             ]
             self.new_buffers += sum(len(one.image) for one in needed)
-            # A cache that is too small removes images and imports them again, until it has grown.
-            # These repeated imports are not surplus.
+            # If the node has more images than its cache keeps, the cache removes images and
+            # imports them again. These repeated imports are not surplus.
             own = {frozenset(record.inodes) for record in node.records if record.submitted_ns}
             again = max(0, len(own) - traced().drivers[node.accelerator].kept)
             surplus = max(0, len(of_window) - len(needed) - again - trials)
