@@ -1222,16 +1222,18 @@ class BufferPool:
         alone: bool = False,
     ) -> tuple[int, int]:
         """
-        Promise *holder* as much of *number* and *depth* as the slots allow, at least one of each.
+        Promise *holder* slots, as many as possible of those that it wants.
 
-        A number for which there are enough slots is granted in full. Else less is granted, and two
-        slots are left for the next holder where possible. A depth always leaves two slots where
-        possible, because waiting frames are needed less than frames in use.
+        If too few slots are left for *number*, grant a smaller number, and leave two slots for the
+        next holder where possible. For *depth*, always leave two slots where possible, because
+        waiting frames are needed less than frames in use.
 
+        :param number: how many frames the holder wants to hold at a time; at least 1 is granted.
+        :param depth: how many frames shall wait for it; at least 1 is granted.
         :param on_room: as in :meth:`set_quota`; *lossless* as well.
-        :param alone: whether to grant one of each in any case if no other holder has a promise.
-        :returns: the granted number and depth; (0, 0), without a promise, if one of each is too
-            much.
+        :param alone: whether to grant 1 and 1 in any case if no other holder has a promise.
+        :returns: the granted number and depth; (0, 0), without a promise, if there are too few
+            slots for 1 and 1.
         """
         with self._lock:
             numbers, deepest = self._promises(holder)
