@@ -527,8 +527,8 @@ class FramePipeline(BarePipeline):
         """
         Stop the pipeline on another thread, and wait up to a second.
 
-        If an element is stuck, the other thread goes on waiting, and the element's frames stay
-        lent.
+        If an element is stuck, the other thread goes on waiting, and the frames that the element
+        holds aren't released.
         """
         if self._closing is None:
             self._closing = threading.Thread(
@@ -981,6 +981,6 @@ class FrameFeed:
             self._thread.join(_JOIN_S)
 
     def close(self) -> None:
-        """Stop for good; frames that a stuck element holds stay lent until it frees them."""
+        """Stop for good; frames that a stuck element holds aren't released until it frees them."""
         self.stop()
         self._lent.close()

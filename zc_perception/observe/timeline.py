@@ -44,7 +44,7 @@ from zc_perception.observe.frame_log import FrameRecord, RecordKind
 #: The stages of a frame: name and description. Each lies between two of the times that
 #: :func:`times_ns` returns.
 STAGES = (
-    ('capture', "the camera has the frame (a driver's stamp) → published"),
+    ('capture', "the frame's capture time → published"),
     ('link', 'published → taken by the inference node'),
     ('import', 'taken → the device has the job'),
     ('infer', "the device has the job → the job's fence is seen"),

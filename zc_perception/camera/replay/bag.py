@@ -270,8 +270,8 @@ _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
 # because a recording may begin between key frames: gstreamer_node's largest 'gop_size' is 1000.
 _FIRST_TRIES, _FIRST_TRIES_OF_VIDEO = 32, 1000
 _CLOCK_WAS_SET_NS = 1_000_000_000
-# If stamps and the recorder's clock differ by this much over a recording, a simulation ran at
-# another speed than this clock.
+# A recording has one duration by its stamps and one by the recorder's clock. If these durations
+# differ by this much, a simulation made the stamps, and it ran faster or slower than that clock.
 _OTHER_SPEED_NS = 100_000_000
 
 

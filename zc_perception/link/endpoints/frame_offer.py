@@ -443,8 +443,8 @@ class FrameOffer:
     ) -> tuple[Answer, str]:
         refused = f'{consumer.constraints.participant}: {outcome.reason}'
         instead = (
-            f'start this consumer before {self._name}, or name its needs in parameter '
-            "'participants' of that node"
+            f"start this consumer before node {self._name}, or name the consumer's needs in "
+            "parameter 'participants' of that node"
         )
         with self._lock:
             failed = self._failed.get(anonymous(consumer))
