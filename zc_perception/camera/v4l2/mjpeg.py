@@ -236,7 +236,8 @@ class JpegDecoder:
         self._size = width, height
         # A JPEG's planes are padded to whole chroma samples.
         padded = width + _WIDEST_SUBSAMPLING - 1, height + _WIDEST_SUBSAMPLING - 1
-        # Large enough for every subsampling; pages that no picture uses take no memory.
+        # These arrays are large enough for every subsampling. The kernel gives memory only to the
+        # pages of them that a picture uses.
         self._planes = [np.empty(padded[0] * padded[1], np.uint8) for _ in range(3)]
         self._halved = [np.empty((-(-height // 2), -(-width // 2)), np.uint8) for _ in range(2)]
         self._lock = threading.Lock()

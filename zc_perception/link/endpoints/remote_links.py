@@ -71,9 +71,11 @@ def describe_in_hand(in_hand: Sequence[tuple[int, float]]) -> str:
 
 def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSlow | None) -> str:
     """
-    Return a text for logs that names the frames that fill a window.
+    Return a text for logs: this consumer holds all frames that it may hold, and which these are.
 
-    :param slow: the work that holds the frames; ``None``: the consumer keeps them on purpose.
+    :param window: number of frames that the consumer may hold.
+    :param slow: the slow work, because of which the consumer holds the frames; ``None``: the
+        consumer keeps them on purpose.
     """
     which = describe_in_hand(in_hand)
     if slow is None:

@@ -340,7 +340,7 @@ class _Bound:
         self._outputs = [output.name for output in session.get_outputs()]
 
     def run(self, tensor: NDArray[Any]) -> Sequence[NDArray[Any]]:
-        """Run the session on the picture; block until it ends. The caller owns the outputs."""
+        """Run the model on the picture *tensor*; return its outputs, which the caller owns."""
         self._picture.update_inplace(tensor)
         # Bind the outputs again, because their sizes may differ from those of the last run.
         self._binding.clear_binding_outputs()
