@@ -192,7 +192,7 @@ def grouped(host: Host, kind: str | None, unit: str = '') -> None:
         (ADDRESS, 'identity', False, 'IOMMU group 7 passes addresses through'),
         ('0000:02:00.0', 'identity', False, 'the card is in no IOMMU group'),
         ('', 'DMA', None, 'its PCI address is unknown'),
-        ('0000:09:00.0', 'DMA', None, '0000:09:00.0 is not on PCI in'),
+        ('0000:09:00.0', 'DMA', None, 'shows no device 0000:09:00.0'),
         (ADDRESS, None, None, "iommu_group/type can't be read (No such file or directory)"),
         (ADDRESS, 'unknown', None, 'does not say it'),
     ],
@@ -254,7 +254,7 @@ def test_what_can_t_be_read_is_said_and_never_good(tmp_path: Path) -> None:
     assert str(missing).startswith('unknown (')
     tree = Host(tmp_path / 'b').tree
     gone = read_link('0000:09:00.0', tree)
-    assert '0000:09:00.0 is not on PCI' in gone.diagnosis()
+    assert 'no device is at 0000:09:00.0' in gone.diagnosis()
     assert 'address is unknown' in read_link('', tree).diagnosis()
     for found in (missing, gone, PcieLink('')):
         assert not found.now.enough and not found.now.known

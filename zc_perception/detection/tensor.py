@@ -146,7 +146,7 @@ class QuantisedTensorSpec:
     def __post_init__(self) -> None:
         for name, wrong, allowed in (
             ('scale', not (math.isfinite(self.scale) and self.scale > 0), 'a number above 0'),
-            ('zero_point', not -(2**31) <= self.zero_point < 2**31, 'a number of 32 bits'),
+            ('zero_point', not -(2**31) <= self.zero_point < 2**31, 'a signed 32-bit integer'),
             ('padding', min(min(p) for p in self.padding) < 0, '0 or more each'),
         ):
             if wrong:

@@ -196,7 +196,7 @@ class OwnedSurface:
 
     @property
     def pointer(self) -> ctypes._Pointer[Any]:
-        """The library's pointer, valid until :meth:`close`; afterwards it raises ValueError."""
+        """The library's pointer; raise ValueError after :meth:`close`."""
         if self._surface is None:
             raise ValueError('the surface was destroyed')
         return self._surface

@@ -115,7 +115,7 @@ class VicImage:
 
     @property
     def pointer(self) -> ctypes._Pointer[Any]:
-        """The library's surface, valid until :meth:`close`; afterwards it raises ValueError."""
+        """The library's surface; raise ValueError after :meth:`close`."""
         return self._owner.pointer
 
     @contextlib.contextmanager

@@ -106,7 +106,7 @@ def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
     Return the ROS encoding with which a message can carry a frame's bytes unconverted.
 
     Return ``rgb8`` if there is no such encoding. A message can't name matrix and range: readers
-    assume BT.601 limited for Y'CbCr, and full range for R, G, B and grey.
+    assume BT.601, limited range, for Y'CbCr, and full range for R, G, B and grey.
     """
     fmt = pixel_format(fourcc)
     same = (

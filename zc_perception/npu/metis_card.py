@@ -294,7 +294,7 @@ def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
     device = tree.pci(address)
     if not address or not device.is_dir():
         reason = (
-            f'{address} is not on PCI in {tree.sysfs}' if address else 'its PCI address is unknown'
+            f'{tree.sysfs} shows no device {address}' if address else 'its PCI address is unknown'
         )
         return Iommu(None, f'whether the card is behind an IOMMU is not known: {reason}')
     link = device / 'iommu_group'
@@ -438,7 +438,7 @@ def read_link(address: str, tree: HostTree = HOST) -> PcieLink:
         now = _rate(device, 'current')
     except OSError as error:
         missing = (
-            f'{address} shows no PCIe link' if device.exists() else f'{address} is not on PCI'
+            f'{address} shows no PCIe link' if device.exists() else f'no device is at {address}'
         )
         return PcieLink(
             address,

@@ -199,7 +199,7 @@ _V4L2_DEFAULT_TRANSFER = {_SRGB: 2, _JPEG: 2, 9: 3, 2: 4, 11: 5, _DCI_P3: 6}
 
 def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colorimetry:
     """
-    Translate the colour fields that a V4L2 driver reports; all zeros mean BT.601 limited.
+    Translate the colour fields that a V4L2 driver reports; all zeros mean BT.601, limited range.
 
     :param rgb: whether the pixels are R, G, B. They have no matrix, and by default full range.
     :raises FormatError: the encoding or transfer is not supported here, such as SMPTE 240M or

@@ -306,7 +306,7 @@ class ToPicture:
             )
             return
         yuv = yuv_of(fmt)
-        # OpenCV's own conversions support only BT.601 limited, and they don't scale.
+        # OpenCV's own conversions support only BT.601, limited range, and they don't scale.
         plain = (colorimetry.matrix, colorimetry.range) == (
             BT601_LIMITED.matrix,
             BT601_LIMITED.range,
@@ -404,7 +404,7 @@ class _Aligned:
 
 class _TwoPlanes(_Way):
     """
-    Convert 4:2:0 frames in BT.601 limited, without scaling, by OpenCV's own conversion.
+    Convert 4:2:0 frames of BT.601, limited range, without scaling, by OpenCV's own conversion.
 
     OpenCV treats luma below 16 as 16; :class:`_ByMatrix` doesn't.
     """
@@ -432,7 +432,7 @@ class _TwoPlanes(_Way):
 
 class _Packed(_Way):
     """
-    Convert 4:2:2 frames in BT.601 limited, without scaling, by OpenCV's own conversion.
+    Convert 4:2:2 frames of BT.601, limited range, without scaling, by OpenCV's own conversion.
 
     Separate planes are first merged into a packed plane; this is still faster than
     :class:`_ByMatrix`.
@@ -680,7 +680,7 @@ def even(size: int) -> int:
 
 class Nv12Writer:
     """
-    Convert colour pictures of one size to NV12 in BT.601 limited, into the caller's planes.
+    Convert colour pictures of one size to NV12 (BT.601, limited range), into the caller's planes.
 
     The samples are the same as in OpenCV's conversion to I420. The scratch memory is allocated
     once.
@@ -739,7 +739,7 @@ class ToNv12:
     """
     Convert frames to NV12, with or without scaling.
 
-    Y'CbCr frames keep their matrix and range; grey and R, G, B become BT.601 limited.
+    Y'CbCr frames keep their matrix and range; grey and R, G, B become BT.601, limited range.
 
     :param size: width and height to scale to, both even; ``None``: the frame's size.
     :raises FormatError: see :func:`check_readable`.

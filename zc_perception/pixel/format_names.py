@@ -335,7 +335,7 @@ def named_format(name: str) -> PixelFormat:
 
 
 # The members of L4T R35's ``NvBufSurfaceColorFormat`` that have a DRM fourcc. Y'CbCr formats
-# without a suffix are BT.601 limited; ``_ER`` means full range.
+# without a suffix are BT.601, limited range; ``_ER`` means full range.
 NvBufSurfaceFormat = IntEnum(
     'NvBufSurfaceFormat',
     'GRAY8 YUV420 YVU420 YUV420_ER YVU420_ER NV12 NV12_ER NV21 NV21_ER UYVY UYVY_ER VYUY VYUY_ER '

@@ -351,7 +351,7 @@ class ImportTable:
         self.last: Import | None = None
         self._last_tid = 0
         self._of_handle: dict[int, list[Import]] = {}
-        # For each thread id: a handle, and its import, to which the thread may still add buffers.
+        # By thread id: an import's handle, and the import; the thread may still add buffers to it.
         self._growing: dict[int, tuple[int, Import]] = {}
         self._alive: set[Import] = set()
         self._used: set[frozenset[int]] = set()

@@ -412,7 +412,7 @@ class Measurement:
         self, roots: Roots | None = None, *, memmove_probe: bool = True, sampling: bool = True
     ) -> None:
         self.roots = roots or Roots()
-        #: Names of trace instances that killed runs left behind, and that this object has removed.
+        #: Names of the trace instances that earlier, killed runs left and this object removed.
         self.leftovers: list[str] = []
         #: Errors of :meth:`close`: what could not be removed from the system.
         self.teardown: list[Unreadable] = []

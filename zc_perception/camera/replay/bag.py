@@ -356,7 +356,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
 
 
 def _advice(path: Path, reader: Callable[[Path], Any]) -> str:
-    """Return the command that may repair a recording that can't be opened."""
+    """Return advice on how to repair a recording that can't be opened."""
     files = [path] if path.is_file() else _storage_files(path)
     if path.is_dir() and [file.name for file in path.iterdir()] == [METADATA]:
         return f'copy the files that its {METADATA} lists into this folder'

@@ -345,7 +345,7 @@ class PlaneWriter:
         Write a picture that is given as planes of any readable format.
 
         An odd last row or column is cut off; pictures of other sizes are scaled. Pictures that
-        have luma and chroma keep their matrix and range; all others become BT.601 limited.
+        have luma and chroma keep their matrix and range; all others become BT.601, limited range.
 
         :raises FormatError: this package can't convert the picture's format or colorimetry.
         """
@@ -364,7 +364,7 @@ class PlaneWriter:
         """
         Write *picture*, which is one array, into *planes*.
 
-        Y'CbCr pictures are read as BT.601 limited, grey pictures as full range (0..255).
+        Y'CbCr pictures are read as BT.601, limited range; grey pictures as full range (0..255).
 
         :param layout: the picture's layout, from :func:`layout_of`.
         """

@@ -505,9 +505,9 @@ class ExportedMemory(FrameMemory):
 
 class ImportedMemory(FrameMemory):
     """
-    Buffers of a heap, which the driver imports.
+    Buffers that are allocated from a heap, and imported by the driver.
 
-    While streaming, a lost buffer can be replaced by a new one; a lost exported buffer can't.
+    While streaming, a retired slot can get new buffers; with :class:`ExportedMemory` it can't.
 
     :param heaps: the heaps to try. This object owns them and closes them, even if the constructor
         raises. Heaps whose buffers the driver can't import are removed.

@@ -498,8 +498,8 @@ class RemoteSlots:
         with self._lock:
             if slot.generation != generation or not slot.leases:
                 raise StaleFrameError(
-                    f'{self.name}: generation {generation} of a remote slot was released; use '
-                    'the newest frame'
+                    f'{self.name}: this process has released the frame (generation {generation} '
+                    'of its slot); use the newest frame'
                 )
             slot.leases += 1
         if self._leaving:

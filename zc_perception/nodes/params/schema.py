@@ -142,8 +142,9 @@ def file_schema() -> dict[str, Any]:
     return {
         '$schema': 'https://json-schema.org/draft/2020-12/schema',
         'title': 'Parameter file of zc_perception',
-        'description': 'Sections by node: /**/capture in any namespace, /front/capture in /front, '
-        '/** for all nodes. Values of a later section win over those of an earlier section.',
+        'description': 'Each section sets parameters of nodes: /**/capture is for the node '
+        'capture in any namespace, /front/capture only in /front, /** for all nodes. Values of '
+        'a later section win over those of an earlier section.',
         'type': 'object',
         **below,
         '$defs': definitions,

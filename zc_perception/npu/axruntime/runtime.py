@@ -402,7 +402,7 @@ def device_stride(first: int, count: int) -> int:
 
 class RuntimeSession(Session):
     """
-    A session of the C interface.
+    A session that uses the C interface of the library libaxruntime.
 
     Handles are addresses of the library's objects; each object is destroyed exactly once.
 
