@@ -199,7 +199,7 @@ class RecentRates:
             looks.popleft()
         then, before = looks[0] if looks else (now, counts)
         if len(looks) > 1 and looks[-1][1] == looks[-2][1] == counts:
-            looks[-1] = (now, counts)  # keep the first and last call with the same values
+            looks[-1] = (now, counts)  # of calls with equal values, store only the first and last
         elif not looks or now - looks[-1][0] >= span / _LOOKS_KEPT:
             looks.append((now, counts))
         if now - then < span or counts[0] - before[0] < at_least:

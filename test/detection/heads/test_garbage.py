@@ -216,7 +216,7 @@ def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
     ('ssd', {'background': 2, **PRIORS}, 'is 2: must be 0 .first., 3 .last. or -1'),
     ('ssd', {'softmax': True, 'sigmoid': True, **PRIORS}, 'head.softmax and head.sigmoid'),
     ('ssd', {'anchors': ANCHORS, **PRIORS}, 'head.anchors and head.priors: give one'),
-    ('ssd', {}, 'itself decodes the boxes, use head: boxes .columns: .box, scores.'),
+    ('ssd', {}, 'itself decodes the boxes, use head: boxes .with columns such as .box, s'),
 ])  # fmt: skip
 def test_options_that_are_none_or_don_t_belong_together(
     kind: str, options: dict[str, Any], message: str

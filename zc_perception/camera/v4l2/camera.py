@@ -808,8 +808,9 @@ class V4l2Camera(V4l2):
         if filled.data_offsets != self._data_offsets:
             pool.discard(slot)
             raise CameraError(
-                f"'{self._device.path}' ({self._device.driver}): the data begins at "
-                f'{filled.data_offsets}, not at {self._data_offsets} as before; use another format'
+                f"'{self._device.path}' ({self._device.driver}): the buffers' data begins at "
+                f'{filled.data_offsets} bytes, not at {self._data_offsets} bytes as before; use '
+                'another format'
             )
         stream.good()
         header, captured_ns = self._stamped(filled)

@@ -309,7 +309,8 @@ class FramePublisher:
     :param trusted_gids: groups whose members may connect, besides your own user and root.
     :param fds: descriptors of the buffers that a library of yours owns, at least two images: for
         each image one descriptor, or a sequence with one for each plane. A descriptor is a dma-buf
-        or a memfd with the seals SHRINK and GROW. Pass all buffers that exist already.
+        or a memfd with the seals SHRINK and GROW. Pass the descriptors of all buffers that the
+        library has at this time; it may make further buffers later.
     :param modifier: with *fds*: how the pixels are arranged, a DRM format modifier; 0 is LINEAR.
     :param strides: with *fds*: bytes from one row to the next, for each plane.
     :param offsets: with *fds*: byte at which each plane begins in its buffer; by default 0.

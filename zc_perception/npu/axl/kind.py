@@ -63,7 +63,8 @@ class AxlRules(EngineRules):
                     .at('shape')
                     .refuse(
                         list(tensor.shape),
-                        f'of a tensor with at most {_LARGEST_TENSOR} bytes, padding included',
+                        f'the shape of a tensor with at most {_LARGEST_TENSOR} bytes (padding '
+                        'included)',
                     )
                 )
         for first, second in pairwise(sorted(tensors, key=lambda tensor: tensor.offset)):

@@ -178,7 +178,7 @@ class LoadPlan:
 
     @property
     def late(self) -> int:
-        """A frame's result comes this many calls after the frame's own call."""
+        """How many calls later the runtime returns the result of a call."""
         return LATE_CALLS if self.options.double_buffer else 0
 
     def attempts(self) -> list[tuple[bool, bool]]:
