@@ -54,7 +54,7 @@ _DETECTION_OUTPUT: HeadOptions = {
     'columns': ['image class score box'],
     'background': 0,
 }
-_COCO = 90  # the highest number of COCO's classes, which have gaps
+_COCO = 90  # COCO's highest class number; some lower numbers stand for no class
 _RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
 # An entry has: the contents of the outputs (the words that _word() returns, sorted); a regular
 # expression that the name of an output or input must match; the head; the usual values of the

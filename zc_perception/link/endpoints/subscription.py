@@ -358,7 +358,8 @@ class AdaptedSubscription(Generic[T]):
         self._graph = PublisherGraph(node, self.topic, self._wanted)
         self._folder = default_folder()
         self._folder_ns = 0
-        # The time by which announcement files of the last change in the folder have been read.
+        # Until this time, the folder's last change may have brought an announcement file that was
+        # not read yet.
         self._folder_read_by = 0.0
         self._signs = GraphSigns(node, self.topic)
         self._announcements = Announcements()
