@@ -275,8 +275,8 @@ def rights_advice(line: str, node: str) -> str:
     """Return the advice for a user who may not open *node*; the udev rule *line* allows it."""
     return (
         f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ '
-        f'(or add this line there: {line}), then udevadm control --reload && udevadm trigger; '
-        'add the user to group video (usermod -aG video USER) and log in again; give a '
+        f'(or write this line to a file there: {line}), then udevadm control --reload && udevadm '
+        'trigger; add the user to group video (usermod -aG video USER) and log in again; give a '
         f'container the node (--device {node}) and the group'
     )
 

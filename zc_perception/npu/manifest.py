@@ -1080,8 +1080,8 @@ def _check_count(part: _Part, facts: ModelFacts, classes: int, found: Recognised
     raise ConfigError(
         f'{part.path}: the number of names in {where} is {classes}, but head '
         f'{found.head["kind"]} reads {found.classes} classes from the outputs '
-        f'({", ".join(map(str, facts.outputs))}); {advice} a line head: … if each row also has '
-        'mask coefficients, keypoints or an angle'
+        f'({", ".join(map(str, facts.outputs))}); {advice} a line head: … with masks, keypoints '
+        'or oriented, if each row also has mask coefficients, keypoints or an angle'
     )
 
 

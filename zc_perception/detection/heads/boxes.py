@@ -252,8 +252,8 @@ class Boxes(Head):
         'coordinates': Key(
             UNITS,
             (
-                'Unit of the boxes: pixels of the input or of the frame (source), or relative to '
-                "the input's size."
+                'Unit of the boxes: pixels of the frame (source) or of the input, or fractions '
+                "of the input's size (relative)."
             ),
             'input',
         ),
