@@ -163,7 +163,7 @@ PLANE_PARAMS_OFFSET = 48
 _TRIAL_SIZE = (646, 358)
 # The functions that make an image readable for the CPU, with their number of integer arguments.
 _FOR_CPU = {'NvBufSurfaceMap': 3, 'NvBufSurfaceUnMap': 2, 'NvBufSurfaceSyncForCpu': 2}
-# The lowest number of a descriptor that is passed to the library, see SurfaceCache.
+# Each descriptor that is passed to the library has at least this number, see SurfaceCache.
 _HIGH_NUMBERS = 512
 assert (
     Surface.surfaceList.offset == SURFACE_LIST_OFFSET

@@ -394,7 +394,7 @@ class AxRuntimeWorker:
 
     def _job_is_over(self, slot: OutputSlot | None) -> None:
         """
-        Make the output slot of a job that is over available again; any thread may call this.
+        Make a finished job's output slot available again; any thread may call this.
 
         If the model has been closed, release the slot's memory instead.
         """
