@@ -37,6 +37,7 @@ import threading
 import time
 from typing import NamedTuple
 
+from zc_perception.errors import NO_DESCRIPTOR
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, host_id, made_here
@@ -394,7 +395,8 @@ class SharedMemoryLinks:
                 try:
                     self._point(publisher_id, announcement)
                 except OSError as error:  # no free file descriptor; the next update() tries again
-                    text = f"no link to it: {error.strerror}; raise the limit ('ulimit -n')"
+                    reason = NO_DESCRIPTOR.get(error.errno or 0, error.strerror)
+                    text = f'no link to it: {reason}'
                     unreachable[publisher_id] = RemotePublisher(
                         publisher_id, RemoteState.CONNECTING, text
                     )

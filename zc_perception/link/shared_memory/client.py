@@ -350,13 +350,9 @@ class SharedMemoryClient:
             try:
                 greeting = greeting or Greeting(path, hello, self._allowed_uids)
                 welcome = greeting.answer()
-            except (
-                OSError
-            ) as error:  # no descriptor or no memory is left; a later attempt may succeed
-                text = (
-                    f"no connection to the producer at '{path}': {error.strerror}; raise "
-                    "the limit ('ulimit -n')"
-                )
+            except OSError as error:  # no descriptor or memory is left; a later attempt may succeed
+                reason = NO_DESCRIPTOR.get(error.errno or 0, error.strerror)
+                text = f"no connection to the producer at '{path}': {reason}"
                 raise PeerGoneError(text) from error
         except BaseException as error:
             if greeting is not None:
