@@ -350,7 +350,8 @@ class SharedMemoryClient:
             try:
                 greeting = greeting or Greeting(path, hello, self._allowed_uids)
                 welcome = greeting.answer()
-            except OSError as error:  # no descriptor or memory is left; a later attempt may succeed
+            # No descriptor or memory is left. A later attempt may succeed.
+            except OSError as error:
                 reason = NO_DESCRIPTOR.get(error.errno or 0, error.strerror)
                 text = f"no connection to the producer at '{path}': {reason}"
                 raise PeerGoneError(text) from error
