@@ -62,8 +62,8 @@ _DEPTH = 60
 _SLOW = TooSlow(
     "an element of the pipeline doesn't give frames back",
     (
-        "use a quicker element, put 'queue leaky=downstream max-size-buffers=1' in front of it, "
-        "or raise 'window'"
+        "replace this element by a quicker one, put 'queue leaky=downstream max-size-buffers=1' "
+        "in front of the element, or raise 'window'"
     ),
 )
 GSTREAMER = Part(

@@ -239,7 +239,7 @@ class FrameLog:
 
     @property
     def closed(self) -> bool:
-        """Whether records are ignored: the log is closed, was not made, or is the parent's log."""
+        """Whether records are ignored: no log was made, it is closed, or a fork inherited it."""
         return self._open is None
 
     def published(self, frame: Frame, began_ns: int, sent_ns: int) -> None:

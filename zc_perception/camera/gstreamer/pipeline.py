@@ -651,8 +651,8 @@ class Pipeline(BarePipeline):
             return CameraBusyError(f'{where}; end the other program that uses the device')
         if said.source and self._gst.has_property(said.source, 'location'):
             advice = (
-                "check that the file in the element's property location exists and may be read, "
-                "and write the file's absolute path"
+                "the element's property location names a file: check that the file exists and may "
+                'be read, and write its absolute path in that property'
             )
             kind = CameraLostError if self._had_sample else CameraError
             return kind(f'{where}{said.reason}; {advice}')

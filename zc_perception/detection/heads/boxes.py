@@ -230,7 +230,7 @@ class Boxes(Head):
     OPTIONS: ClassVar[Mapping[str, Key]] = {
         'columns': Key(
             array(
-                'a list with one text for each output, such as image box class score',
+                "a list with one text for each output, such as 'image box class score'",
                 text('words'),
                 1,
             ),

@@ -324,7 +324,7 @@ class FrameOffer:
         # A consumer that isn't part of the session has left: don't mark it as failed.
         self._fail(
             [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
-            'new buffers were agreed on for it, and it cannot use these either',
+            'new buffers were agreed on for this consumer, and it cannot use these either',
         )
         self._begun = session
         if self._server is not None:
