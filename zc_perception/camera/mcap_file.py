@@ -656,7 +656,7 @@ def _finish(path: Path, contents: Contents) -> None:
 
 
 def _locked(file: BinaryIO, kind: int) -> bool:
-    """Lock a file until it is closed; return whether no recorder holds its lock."""
+    """Lock a file until it is closed; return ``False`` if a recorder holds its lock."""
     try:
         fcntl.flock(file.fileno(), kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -151,7 +151,7 @@ class Changeover:
 
     def is_level(self, key: Key) -> bool:
         """
-        Say whether *key* is that of the newest object of the same frame_id in :attr:`ignored`.
+        Say whether *key* is the key of its frame_id's newest object in :attr:`ignored`.
 
         If a message has this key, all earlier messages of the frame_id have arrived.
         """

@@ -561,8 +561,8 @@ class ImportedMemory(FrameMemory):
             good.append(name)
         if not good:
             raise CameraError(
-                f"'{self._device.path}' ({self._device.card}) imports buffers of no heap: "
-                f'{"; ".join(reasons)}; try memory: export'
+                f"'{self._device.path}' ({self._device.card}) can't import buffers of any heap: "
+                f'{"; ".join(reasons)}; set memory to export'
             )
         self._heaps.choose(good[0])
 
@@ -629,7 +629,7 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
     except CameraError as error:
         if mode == 'export':
             raise CameraError(
-                f"{error}; the driver's buffers can't be exported; try memory: import"
+                f"{error}; the driver's buffers can't be exported; set memory to import"
             ) from error
         reason = f"the driver's own buffers are not used: {error}"
         try:
@@ -648,7 +648,7 @@ def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMe
         heaps = working_heaps(heap, heap_order(HeapUse.CAMERA_IMPORT))
     except AllocationError as error:
         raise CameraError(
-            f"'{device.path}' ({device.card}) imports buffers of no heap: {error}; try memory: "
-            'export'
+            f"'{device.path}' ({device.card}) can't import buffers of any heap: {error}; "
+            'set memory to export'
         ) from error
     return ImportedMemory(device, heaps, driver)

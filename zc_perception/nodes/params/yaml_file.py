@@ -327,11 +327,10 @@ def _walk(
 
 def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
     """
-    Return lines and values of each key, by section and name as in :class:`ParameterYaml`.
+    Return each line of a parameter and its value there; the keys: see ``ParameterYaml.lines``.
 
-    The values are those that PyYAML reads. A value is ``None`` where a section begins, and for a
-    name with subkeys. The value is ``_UNREADABLE`` if rcl can't read it or would read something
-    else.
+    PyYAML reads the values. A value is ``None`` where a section begins, and for a name with
+    subkeys. A value is ``_UNREADABLE`` if rcl can't read it or would read another value.
 
     :raises yaml.YAMLError: the file isn't YAML.
     """
