@@ -185,9 +185,9 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'rescale_camera_info',
             False,
-            "Whether to scale a calibration that was made at another picture size with the same "
+            'Whether to scale a calibration that was made at another picture size with the same '
             "aspect ratio to the pictures' size. Set it to true only if pictures of both sizes "
-            "show the same view.",
+            'show the same view.',
         ),
         ParameterSpec(
             'stereo_tolerance',
