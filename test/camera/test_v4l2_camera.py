@@ -502,7 +502,7 @@ BITS = ControlInfo('bits', 'bitmask', 0, 0b1101)
 
 @pytest.mark.parametrize(('info', 'value', 'words'), [
     (INTEGER, 21, r"cam: control 'gain' can't be 21; it takes -5 .. 20 in steps of 5"),
-    (INTEGER, True, r"True, it isn't boolean; it takes -5 .. 20"),
+    (INTEGER, True, r"isn't boolean and can't be True; it takes -5 .. 20"),
     (INTEGER, 'much', r"'much'; it takes"), (SWITCH, 2, r'2; it takes true or false'),
     (MENU, 2, r'2; it takes 0 \(Disabled\), 1 \(50 Hz\), 3 \(Auto\)'),
     (MENU, '60 Hz', r"did you mean '50 Hz'"), (BITS, 0b10, r'2; it takes bits of 0xd'),

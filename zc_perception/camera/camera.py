@@ -252,7 +252,7 @@ def _number(what: str, info: ControlInfo, value: ControlValue) -> int:
         return found[0]
     if isinstance(value, bool) and info.kind != 'boolean':
         raise ConfigError(
-            f"{what} can't be {value!r}, it isn't boolean; it takes {info.allowed()}"
+            f"{what} isn't boolean and can't be {value!r}; it takes {info.allowed()}"
         )
     if not isinstance(value, int):
         raise ConfigError(

@@ -76,8 +76,8 @@ _CHUNK_BYTES = 1 << 20
 # Write at most this many bytes at once, so that a recorder sees progress even on a slow disk, and
 # doesn't report that the disk is stuck.
 _PIECE_BYTES = 1 << 20
-# _recover compares the checksums of chunks whose last message is at most this many nanoseconds
-# older than the file's last message.
+# If a chunk's last message is at most this many nanoseconds older than the file's last message,
+# _recover checks the chunk's checksum: the chunk's data may not have reached the disk.
 _UNSURE_NS = 10_000_000_000
 Bytes = bytes | bytearray | memoryview
 
@@ -469,7 +469,7 @@ def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
     Read an unfinished file record by record; add to *contents* each whole chunk with its indexes.
 
     The first damaged chunk and all chunks after it are left out. For the chunks of the last
-    seconds, also compare the checksums: after a power cut, the file's length may include blocks
+    seconds, also check the checksums: after a power cut, the file's length may include blocks
     whose data never reached the disk.
     """
     schemas: dict[int, tuple[str, str]] = {}

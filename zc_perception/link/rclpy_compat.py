@@ -428,8 +428,8 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     """
     Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and copy the user's values to *qos*.
 
-    rclpy does this when it creates an endpoint with :class:`QoSOverridingOptions`. But some of our
-    endpoints are created later than their node, or several times.
+    rclpy does both only when it creates an endpoint with :class:`QoSOverridingOptions`. This
+    function can be called earlier, for endpoints that are created later or several times.
 
     :param kind: ``Publisher`` or ``Subscription``.
     :raises Exception: a value that is not allowed; rclpy has several exception classes for this.

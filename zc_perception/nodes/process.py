@@ -315,7 +315,7 @@ class Liveness:
         """For each node's name: latest progress, and since when (in s) it has had that value."""
 
     def worry(self) -> str:
-        """Return a sentence about each executor or node that hangs or has given up, or ``''``."""
+        """Return a text about executors and nodes that hang or need a restart; empty: none do."""
         return '; '.join([*self._look_at_executors(), *self._look_at_nodes()])
 
     def _look_at_executors(self) -> list[str]:

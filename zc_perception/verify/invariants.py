@@ -483,8 +483,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         # These mappings were made after the first reading of all processes' maps and before the
         # measured time. They may have ended before the second reading.
         told = (
-            f'frames were mapped {early} times just before the measured time, and it is not known '
-            'whether they were still mapped in it'
+            f'frames were mapped {early} times just before the measured time; these mappings may '
+            'have lasted into the measured time'
         )
         findings.unsure(
             told, 'find the process by the events in trace.txt and end it, or measure once more'

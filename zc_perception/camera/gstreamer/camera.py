@@ -170,7 +170,7 @@ class GStreamerCamera(GStreamerKind):
             else:
                 # If the pipeline can't give a format that all consumers accept, ask for one that
                 # the CPU can read; if that fails, too, accept any format. If a consumer can't
-                # use these frames, the negotiation later refuses this consumer by name.
+                # use these frames, the later negotiation refuses it with a message that names it.
                 for offer in dict.fromkeys(
                     (self._offer, self._offered_caps(READABLE_FORMATS), '')
                 ):

@@ -476,7 +476,7 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
     If no consumer limits the formats, these are :data:`READABLE_FORMATS`.
 
     A consumer is ignored if it accepts none of the formats that all consumers before it
-    accept. The negotiation of buffers later refuses this consumer by name.
+    accept. The later negotiation of buffers refuses this consumer with a message that names it.
     """
     accepted: tuple[Format, ...] = ()
     for consumer in consumers:

@@ -456,9 +456,9 @@ class Pipeline(BarePipeline):
                 with accepted:
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
-            # The caps in *text* and the sink's own have nothing in common. Keep the sink's own
-            # caps, which come from the pipeline's text. If a consumer can't take the format, the
-            # negotiation later refuses this consumer by name.
+            # No caps are both in *text* and in the sink's own caps. Keep the sink's own caps: the
+            # user's pipeline sets them. If a consumer can't take such frames, the later negotiation
+            # refuses this consumer with a message that names it.
             accepted.close()
             return
         self._accepted = accepted
