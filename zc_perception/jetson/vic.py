@@ -151,7 +151,7 @@ class Vic:
     """
     Transforms images with the VIC.
 
-    Only one thread at a time may use it.
+    Only one thread at a time may use this object.
 
     :param library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
     :param surface_library: name or path of ``libnvbufsurface``; ``None``: the system's.

@@ -335,10 +335,10 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
     held. So the executor serves other callbacks during the transition, ``get_state`` included. But
     an EventsExecutor runs the transition itself, because it doesn't resume waiting coroutines.
 
-    :param refused: called with the reason when a transition isn't possible from the current state,
-        and with an empty text when a transition failed. rclpy alone would not report a request
-        with an unknown label. For an unknown number it would raise an error, which ends the
-        executor.
+    :param refused: called with the reason when the current state doesn't have the requested
+        transition, and with an empty text when a transition failed. rclpy itself logs nothing if a
+        transition's label is unknown, and raises an error, which would end the executor, if a
+        transition's id is unknown.
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine

@@ -52,7 +52,7 @@ class Status(Enum):
 
 
 class Need(Enum):
-    """Whether the parameter file needs a thing; the top of this file explains the values."""
+    """Whether the parameter file needs a device or library, see this module's docstring."""
 
     REQUIRED = 'required'
     POSSIBLE = 'possible'

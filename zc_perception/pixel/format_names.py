@@ -194,10 +194,10 @@ _V4L2_REFUSED = {
     'T010': _NO_MODIFIER,  # V4L2_PIX_FMT_P010_4L4
     'MT21': ("its blocks are compressed, and no DRM modifier says how; let MediaTek's image "
              'processor (MDP) convert it to NV12'),
-    'MT2T': ('its 10-bit samples are tiled, and V4L2 does not say which DRM modifier that is; '
-             "let MediaTek's image processor (MDP) convert it"),
-    'MT2R': ('its 10-bit samples are tiled, and V4L2 does not say which DRM modifier that is; '
-             "let MediaTek's image processor (MDP) convert it"),
+    'MT2T': ('its 10-bit samples are tiled, and V4L2 does not say which DRM modifier describes '
+             "the tiles; let MediaTek's image processor (MDP) convert it"),
+    'MT2R': ('its 10-bit samples are tiled, and V4L2 does not say which DRM modifier describes '
+             "the tiles; let MediaTek's image processor (MDP) convert it"),
     'Q10C': ("it is Qualcomm's compressed 10-bit format, which has no DRM fourcc; capture NV12 "
              'or P010'),
     'RGB4': "whether its fourth byte is alpha depends on the driver; use 'BX24' or 'BA24'",

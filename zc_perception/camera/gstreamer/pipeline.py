@@ -457,8 +457,8 @@ class Pipeline(BarePipeline):
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
             # No caps are both in *text* and in the sink's own caps. Keep the sink's own caps: the
-            # user's pipeline sets them. If a consumer can't take such frames, the later negotiation
-            # refuses this consumer with a message that names it.
+            # user's pipeline sets them. If a consumer can't take such frames, the later
+            # negotiation refuses this consumer with a message that names it.
             accepted.close()
             return
         self._accepted = accepted

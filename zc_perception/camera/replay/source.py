@@ -342,10 +342,11 @@ class PlaneWriter:
         planes: Sequence[NDArray[Any]],
     ) -> None:
         """
-        Write a picture that is given as planes of any readable format.
+        Write a picture that is given as planes of any format that this package can read.
 
-        An odd last row or column is cut off; pictures of other sizes are scaled. Pictures that
-        have luma and chroma keep their matrix and range; all others become BT.601, limited range.
+        If the picture is larger than *planes* only by an odd last row or column, this row or
+        column is cut off. A picture of any other size is scaled. Pictures that have luma and
+        chroma keep their matrix and range; all others become BT.601, limited range.
 
         :raises FormatError: this package can't convert the picture's format or colorimetry.
         """

@@ -45,8 +45,8 @@ from zc_perception.log import Seldom
 from zc_perception.memory.pool import BufferPool
 
 T = TypeVar('T')
-# At least this many messages of write_message() may wait, even if the QoS depth is smaller: they
-# need no conversion, so the messages of a burst are published quickly.
+# Let at least this many messages of write_message() wait, even if the QoS depth is smaller. They
+# don't wait for long, because they need no conversion.
 _BURST = 16
 
 

@@ -428,10 +428,10 @@ class AdaptedSubscription(Generic[T]):
 
     def _restless(self) -> bool:
         """
-        Say whether to choose the rung again.
+        Say whether to choose the rung again; this check is quicker than the choice.
 
-        Return ``False`` only if all objects come directly or there is no publisher, and nothing
-        indicates a change. This check is quicker than a new choice.
+        Return ``False`` only if nothing indicates a change, and either all objects come directly
+        (not as messages) or there is no publisher.
         """
         local, choice, folder_ns = BUS.publishers(self._key), self._choice, 0
         if not self._remote.off:
@@ -563,8 +563,8 @@ class AdaptedSubscription(Generic[T]):
 
         The links' thread calls this. Readers of messages are made only on the executor's thread.
         """
-        # With transient_local, a new connection is no reason why an object is missing: objects
-        # that were sent before the connection come directly, too.
+        # Objects that were sent before this connection began don't come directly, and that is no
+        # fault. But with transient_local, these objects come directly, too.
         if not self._wanted.transient_local:
             self._disturbed_at = time.monotonic()
         executor = self._node.executor
