@@ -25,8 +25,10 @@ from __future__ import annotations
 
 from bisect import insort
 import codecs
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 import importlib
+import math
 import os
 import re
 from typing import Any, NamedTuple
@@ -547,6 +549,8 @@ def _samples(part: PlaneArray, plane: Any, *, wide: bool) -> NDArray[Any]:
 _MOST_THREADS = 4
 # No codec delays a picture by more than this many other pictures.
 _MOST_REORDERED = 16
+# Keep at most this many packets since a key frame; no usual video has so few key frames.
+_MOST_SINCE_KEY = 3000
 # After this many damaged places in a row, reading ends.
 _READ_TRIES = 8
 _TOLERANCE_S = 0.2
@@ -592,6 +596,8 @@ class VideoFile:
         self._end: int | None = None
         self._keys: list[int] = []
         self.encrypted = False
+        self._source = self._packets()
+        self._ahead: deque[Any] = deque()
         self._frames = self._decoded()
 
     def reformatter(self) -> Any:
@@ -623,7 +629,7 @@ class VideoFile:
     def _decoded(self) -> Generator[Decoded, None, None]:
         early: list[int] | None = []
         damaged: list[int] = []
-        for packet in self._packets():
+        for packet in self._wanted():
             key = None if packet is None else self._key(packet)
             frames, error = self._decode(packet)
             if early is not None and key is not None:
@@ -652,7 +658,54 @@ class VideoFile:
         for key in damaged:
             yield Decoded(key, None)
 
-    def _packets(self) -> Iterator[Any]:
+    def _wanted(self) -> Iterator[Any]:
+        """Yield the packets that :meth:`skip` has kept, then those that it has not read."""
+        while True:
+            while self._ahead:
+                yield self._ahead.popleft()
+            packet = next(self._source, self)
+            if packet is self:
+                return
+            yield packet
+
+    def skip(self, key: int) -> int | None:
+        """
+        Leave out all packets before the last key frame that is shown at *key* or earlier.
+
+        :returns: how many packets were left out; ``None``: key frames are missing, or times are
+            missing or go back. Then the file must be opened again.
+        :raises RecordingError: the file can't be read up to this key frame.
+        """
+        left_out, latest = 0, -math.inf
+        # In this case a frame's time is that of a packet that came up to so many packets later.
+        delay = _MOST_REORDERED if self._by_order else 0
+        for packet in self._source:
+            own = None if packet is None else self._key(packet)
+            if packet is not None:
+                dts = packet.dts
+                if own is None or (dts is not None and dts < latest):
+                    return None
+                latest = latest if dts is None else dts
+                if packet.is_keyframe and own <= key - delay:
+                    left_out += len(self._ahead)
+                    self._ahead.clear()
+            self._ahead.append(packet)
+            if len(self._ahead) > _MOST_SINCE_KEY:
+                return None
+            if own is None or own > key:
+                break
+        if not left_out:
+            return 0
+        left_out += len(self._decode(None)[0])
+        self._codec.flush_buffers()
+        # Leave out pictures that are shown before the key frame, too: they refer to those before.
+        first = self._key(self._ahead[0]) or 0
+        kept = [each for each in self._ahead if each is None or (self._key(each) or 0) >= first]
+        left_out += len(self._ahead) - len(kept)
+        self._ahead = deque(kept)
+        return left_out
+
+    def _packets(self) -> Generator[Any, None, None]:
         """Yield packets with content, then ``None``, which makes the decoder return the rest."""
         tries = 0
         while tries < _READ_TRIES:
@@ -767,6 +820,8 @@ class VideoFile:
         if container is None:
             return
         self._frames.close()
+        self._source.close()
+        self._ahead.clear()
         # Without close(), old PyAV stops the decoder's threads only when the garbage collector
         # runs.
         if hasattr(self._codec, 'close'):
@@ -813,6 +868,12 @@ class _Clock:
             self._begin, self._begin_ns = key, due_ns
         self._last_ns = due_ns
         return due_ns
+
+    def key(self, time_ns: int) -> int | None:
+        """Return the time that the file states for a later frame; ``None``: it states none."""
+        if self._begin is None:
+            return None
+        return self._begin + math.floor((time_ns - self._begin_ns) / self._unit_ns)
 
 
 class VideoSource(FrameSource):
@@ -915,6 +976,19 @@ class VideoSource(FrameSource):
                 )
         self._writer.write(frame, colours, planes)
         return True
+
+    def seek(self, offset_ns: int) -> Moment | None:
+        """Do the same as other sources, but decode only from the last key frame before."""
+        moment = self.advance()
+        if moment is None or moment.time_ns >= offset_ns:
+            return moment
+        key = self._clock.key(offset_ns)
+        left_out = None if key is None else self._file.skip(key)
+        if left_out is None:
+            self.restart()
+        else:
+            self.number += left_out
+        return super().seek(offset_ns)
 
     def restart(self) -> None:
         """Open the file again, because not every container can seek to its exact first frame."""
