@@ -50,9 +50,10 @@ from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
 from waiting import until
 
+from zc_perception.camera.replay import bag
 from zc_perception.camera.replay.bag import BagSource, read_message
 from zc_perception.camera.replay.pictures import ImageSource, natural_key
-from zc_perception.camera.replay.source import recording_path
+from zc_perception.camera.replay.source import FrameSource, recording_path
 from zc_perception.errors import ConfigError, LayoutError, RecordingError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
@@ -194,12 +195,15 @@ def stamps_of_rounds(path: Path, frames: int, **options: Any) -> list[list[int]]
     return [stamps[i : i + frames] for i in range(0, len(stamps), frames)]
 
 
-@pytest.mark.parametrize(('recorded', 'jump'), [
+CLOCKS = pytest.mark.parametrize(('recorded', 'jump'), [
     pytest.param(lambda i: i * PERIOD * 2, 0, id='simulation at half speed'),
     pytest.param(lambda i: i * PERIOD // 2, 0, id='simulation at double speed'),
     pytest.param(lambda i: i * PERIOD + (i > 0) * (SECOND - 2) + i % 3, 0, id='delay'),
     pytest.param(lambda i: i * PERIOD, 3600 * SECOND, id='clock set'),
 ])  # fmt: skip
+
+
+@CLOCKS
 def test_the_pace_is_even_whatever_the_recorder_s_clock_did(
     recorded: Callable[[int], int], jump: int, tmp_path: Path
 ) -> None:
@@ -214,6 +218,27 @@ def test_the_pace_is_even_whatever_the_recorder_s_clock_did(
             ]
             assert source.advance() is None
             source.restart()
+
+
+@CLOCKS
+def test_a_later_start_is_the_same_whatever_is_read_before_it(
+    recorded: Callable[[int], int], jump: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, read = 200, []
+    entries = [
+        grey('/i', START + recorded(i), stamp(i) + (i >= 30) * jump) for i in range(count)
+    ]
+    path = str(write_bag(tmp_path / 'bag', entries))
+    with closing(BagSource(path)) as plain, closing(BagSource(path)) as source:
+        monkeypatch.setattr(bag, 'read_message', lambda *a: (read.append(a), read_message(*a))[1])
+        for start_ns in (5 * SECOND, 7 * SECOND + 1, 99 * SECOND):
+            plain.restart()
+            source.restart()
+            expected = FrameSource.seek(plain, start_ns)
+            read.clear()
+            assert source.seek(start_ns) == expected
+            assert len(read) < 60 or jump or recorded(100) != 100 * PERIOD
+            assert source.advance() == plain.advance()
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ import pytest
 
 from zc_perception.camera.mcap_file import Topic
 from zc_perception.camera.recording import BlackBox, Recorder, VIDEO, write_event
+from zc_perception.camera.replay import bag
 from zc_perception.camera.replay.bag import DEFINITION
 from zc_perception.camera.replay.camera import open_source, ReplayCamera
 from zc_perception.camera.replay.pictures import orientation_of, UPRIGHT
@@ -670,6 +671,25 @@ def test_each_message_is_a_picture_of_its_own_stamp(codec: str, kind: str, tmp_p
         assert frame.data.colorimetry == Colorimetry(Matrix.BT709, Range.LIMITED)
         assert psnr(luma, scene(number, 128, 96)[0]) > 35
     assert psnr(found[0][1][0], scene(3, 128, 96)[0]) < 30, 'pictures differ'
+
+
+@pytest.mark.parametrize('kind', ['h264', 'h265'])
+def test_a_video_topic_is_decoded_from_the_key_frame_before_a_later_start(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = record(tmp_path / 'a', access_units(f'libx{kind[1:]}') * 12, kind)
+    decoded, decode = [], bag.TopicDecoder.decode
+    monkeypatch.setattr(bag, '_KEY_FRAME_WITHIN_NS', S)
+    monkeypatch.setattr(
+        bag.TopicDecoder, 'decode', lambda *a: (decoded.append(a), decode(*a))[1]
+    )
+    with closing(bag.BagSource(str(folder))) as source:
+        decoded.clear()
+        planes = [np.empty((96, 128), np.uint8), np.empty((48, 64, 2), np.uint8)]
+        moment = source.seek(115 * S // 15)
+        assert moment is not None and moment.time_ns == 115 * S // 15 and source.read(planes)
+        assert source.number == 115 and len(decoded) < 25
+        assert psnr(planes[0], scene(115 % COUNT, 128, 96)[0]) > 35
 
 
 @pytest.mark.parametrize('before', [3, 100])

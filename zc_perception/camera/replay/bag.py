@@ -53,7 +53,7 @@ from zc_perception.camera.mcap_file import (
     SUFFIX,
     tight_layout,
 )
-from zc_perception.camera.recording import VIDEO
+from zc_perception.camera.recording import is_key_frame, VIDEO
 from zc_perception.camera.replay.pictures import decode_picture
 from zc_perception.camera.replay.source import (
     BAG_MAGIC,
@@ -270,6 +270,8 @@ _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
 # because a recording may begin between key frames: gstreamer_node's largest 'gop_size' is 1000.
 _FIRST_TRIES, _FIRST_TRIES_OF_VIDEO = 32, 1000
 _CLOCK_WAS_SET_NS = 1_000_000_000
+# Look for a video's key frame so long before the picture that is wanted.
+_KEY_FRAME_WITHIN_NS = 60_000_000_000
 # A recording has one duration by its stamps and one by the recorder's clock. If these durations
 # differ by this much, a simulation made the stamps, and it ran faster or slower than that clock.
 _OTHER_SPEED_NS = 100_000_000
@@ -674,6 +676,52 @@ class BagSource(FrameSource):
 
     def notice(self) -> str:
         return self._notice
+
+    def seek(self, offset_ns: int) -> Moment | None:
+        """Do the same as other sources, but read only messages from shortly before that time."""
+        moment = self.advance()
+        if moment is None or moment.time_ns >= offset_ns:
+            return moment
+        if not self._skip(offset_ns):
+            self.restart()
+        return super().seek(offset_ns)
+
+    def _skip(self, offset_ns: int) -> bool:
+        """
+        Leave out messages up to a second before *offset_ns*, or up to a video's key frame before.
+
+        Return ``False`` if these messages can't be found, because stamps and times of recording
+        don't agree, or because there is no key frame. Then the recording must be restarted.
+        """
+        stamp_ns, recorded_ns, _ = self._last_ns or (0, 0, 0)
+        is_video = self._decoder is not None
+        near_ns = recorded_ns + offset_ns - _CLOCK_WAS_SET_NS
+        since_ns = near_ns - _KEY_FRAME_WITHIN_NS * is_video
+        if since_ns <= recorded_ns:
+            return True
+        found: list[tuple[Any, int, bytes]] = []
+        try:
+            messages = self._reader.messages(self._connections, since_ns)
+            for entry in messages:
+                if is_video and is_key_frame(entry[2]):
+                    found.clear()
+                found.append(entry)
+                if entry[1] >= near_ns:
+                    break
+            _, at_ns, content = found[0]
+            header, picture = read_message(self._store, self._connections[0].msgtype, content)
+        except Exception:  # the restarted recording reports an error where it comes to it
+            return False
+        apart_ns = abs(header.stamp_ns - stamp_ns - (at_ns - recorded_ns))
+        form = picture.format if isinstance(picture, EncodedPicture) else ''
+        is_key = form in ('h264', 'h265') and is_key_frame(content)
+        if apart_ns >= _CLOCK_WAS_SET_NS or (is_video and not is_key):
+            return False
+        self._messages = itertools.chain(found, messages)
+        self.number = round((at_ns - recorded_ns) * self.framerate / _NANOSECONDS) - 1
+        if self._decoder is not None:
+            self._decoder.restart()
+        return True
 
     def restart(self) -> None:
         super().restart()

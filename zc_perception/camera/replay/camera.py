@@ -117,8 +117,8 @@ class ReplayCamera(DrawnCamera):
     ``recorded``, each repetition has later stamps than the one before: they differ by the length
     of the whole recording after ``replay_start``.
 
-    :raises ConfigError: the recording can't be used, has an unreadable part before the time in
-        parameter ``replay_start``, or ends before that time.
+    :raises ConfigError: the recording can't be used, can't be read up to the time in parameter
+        ``replay_start``, or ends before that time.
     :raises LayoutError: an odd width or height.
     """
 
