@@ -208,7 +208,7 @@ BAD = {
     ),
     'nan': (
         TEXT.replace('415.12614', '.nan'),
-        "camera_matrix.data has the value '.nan'; all must be finite numbers",
+        "camera_matrix.data has the value '.nan'; all values must be finite numbers",
     ),
     'unknown model': (
         TEXT.replace('plumb_bob', 'plum_bob'),

@@ -364,7 +364,7 @@ def test_a_recording_that_can_not_be_read_on_ends_with_the_reason_and_a_step(
 
 
 SINCE_BOOT = 77_000_000_000
-TROUBLE = "has stamps that are 0 or repeat: these frames get stamps of the recorder's clock"
+TROUBLE = "has stamps that are 0 or repeat: times of the recorder's clock replace them"
 BACK = 'has stamps that go back: they stay as they are'
 
 

@@ -275,7 +275,7 @@ def check_calibration(calibration: Calibration, source: str) -> None:
         for value in values:
             if not math.isfinite(value):
                 raise ConfigError(
-                    f"'{source}': {key} has the value {value}; all must be finite numbers"
+                    f"'{source}': {key} has the value {value}; all values must be finite numbers"
                 )
     _check_distortion(calibration, source)
     if calibration.k[0] < 0 or calibration.k[4] < 0:
@@ -481,7 +481,8 @@ def _number(value: object, key: str, source: str) -> float:
         or not math.isfinite(float(value))
     ):
         raise ConfigError(
-            f"'{source}': {key}.data has the value {shown(value)}; all must be finite numbers"
+            f"'{source}': {key}.data has the value {shown(value)}; all values must be finite "
+            'numbers'
         )
     return float(value)
 

@@ -356,7 +356,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
             need,
             slots=consumers.slots(kind.HELD if known is None else known.constraints.slots),
             size=_NOBODY_KNOWS if known is None else known.size,
-            problem='the camera and its consumers do not agree',
+            problem='the camera and its consumers do not agree on the buffers',
             refusal=str(error),
         )
     if pool is None:

@@ -205,7 +205,7 @@ class RecordedStamps:
         found = []
         if self._replaced:
             found.append(
-                "has stamps that are 0 or repeat: these frames get stamps of the recorder's clock"
+                "has stamps that are 0 or repeat: times of the recorder's clock replace them"
             )
         if self._went_back:
             found.append('has stamps that go back: they stay as they are')

@@ -104,11 +104,11 @@ def out_of_reach(
     tensor: RawTensor, score: float, by_sigmoid: bool | None, *, has_boxes: bool = False
 ) -> str:
     """
-    Explain that no value of the quantised tensor is a score from *score* to 1.
+    Explain why a quantised tensor can't hold any score from *score* to 1; empty text: it can.
 
-    Without such a value, a head can find nothing. Return an empty text if there is one.
+    A head finds nothing in a tensor that can't hold such a score.
 
-    :param has_boxes: whether the output also has the boxes of many cells. If such an output is
+    :param has_boxes: whether the tensor also has the boxes of many cells. If such a tensor is
         float32 but has few different values, the network is quantised.
     """
     kind = tensor.values.dtype

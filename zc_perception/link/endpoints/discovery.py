@@ -158,9 +158,9 @@ class PublisherGraph:
             else:
                 plain.append((name, mismatch))
                 strange.add(name)
-        # The remaining announcers have no writer yet. Assign a plain writer to each of them, if
-        # the node of the writer or of the announcer has no known name: the graph learns a node's
-        # name a little later than its endpoints.
+        # For each remaining announcer, no writer of a node with the same name was found. The graph
+        # learns a node's name a little later than the node's endpoints. So assign a plain writer
+        # to the announcer if the name of the writer's or the announcer's node isn't known yet.
         for name in list(announcers.elements()):
             late = next((each for each in plain if UNNAMED in each[0] or UNNAMED in name), None)
             if late is not None:
