@@ -485,9 +485,9 @@ def frame_caps(
     described = f'format=(string){name}'
     if name == DMA_DRM:
         if not dmabuf or layout.modifier == INVALID:
-            why = 'no dma-buf' if not dmabuf else 'of an unknown layout (INVALID)'
+            why = 'only dma-bufs have one' if not dmabuf else 'its layout is unknown (INVALID)'
             raise FormatError(
-                f'{layout.describe()} is {why}, and needs caps with a drm-format in GStreamer; '
+                f'GStreamer caps for {layout.describe()} need a drm-format, but {why}; '
                 'choose a linear pixel_format that GStreamer has a name for, such as NV12'
             )
         described += f', drm-format=(string){drm_format_string(layout.fourcc, layout.modifier)}'

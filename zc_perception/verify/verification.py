@@ -854,7 +854,7 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
                 write_whole(arguments.output / TRACE, text)
             write_whole(arguments.output / TIMELINE, json.dumps(timeline, allow_nan=False))
             write_result(result, arguments.output)
-    except ConfigError:  # a full disk must not lose what was measured
+    except ConfigError:  # for example, the disk is full: at least print the result
         _tell(result, say)
         raise
     return result

@@ -84,7 +84,7 @@ def open_source(
     if place.is_file():
         if suffix in _RAW:
             raise ConfigError(
-                f"raw file '{path}' states no size or format; put it into a container: ffmpeg "
+                f"raw file '{path}' states no size or format; put it into a video file: ffmpeg "
                 '-f rawvideo -pix_fmt nv12 -video_size WIDTHxHEIGHT -framerate 30 -i IN -c '
                 'copy OUT.nut'
             )

@@ -159,8 +159,10 @@ class Ssd(Head):
 
 class _PerPrior:
     """
-    Reads outputs whose order, shapes and types are those of the *outputs* given here.
+    Finds the priors with high scores in a model's outputs, and reads their deltas.
 
+    :param outputs: one frame's outputs; later frames' outputs have the same order, shapes and
+        types.
     :ivar priors: (4, N) centre and size of each prior, in input pixels.
     """
 

@@ -269,8 +269,8 @@ class Announcements:
     which announcement belongs to an ended publisher: see :meth:`present`.
 
     Any program in the ROS domain may send any number of false announcements. So the announcements
-    of connected publishers are kept, and no other announcement changes their sockets. If there
-    are too many announcements, those at whose sockets no process answered are deleted first.
+    of connected publishers are kept, and no announcement that names another socket replaces them.
+    If there are too many announcements, those of publishers that didn't answer are deleted first.
 
     An ended publisher is remembered for a while, because the graph still counts it.
     """
