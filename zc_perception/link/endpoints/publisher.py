@@ -33,7 +33,6 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
 
-from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import (
     Announcement,
@@ -45,7 +44,12 @@ from zc_perception.link.announcement import (
 )
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.endpoints.message_writer import ExtraMessage, MessageWriter
-from zc_perception.link.endpoints.qos import ANNOUNCEMENT_QOS, bus_key, link_qos
+from zc_perception.link.endpoints.qos import (
+    ANNOUNCEMENT_QOS,
+    bus_key,
+    leased_publisher_qos,
+    link_qos,
+)
 from zc_perception.link.rclpy_compat import publish, when_destroyed
 from zc_perception.link.shared_memory.unix_socket import announcement_path
 from zc_perception.link.type_adapter import TypeAdapter
@@ -283,12 +287,7 @@ class AdaptedPublisher(Generic[T]):
         extras: Sequence[ExtraMessage[T]] = (),
         publisher_id: str | None = None,
     ) -> None:
-        offered = link_qos(qos)
-        if adapter.leased and offered.transient_local and offered.depth is None:
-            raise ConfigError(
-                f"topic '{topic}': transient_local with keep-all would keep every frame for "
-                'ever; use keep-last'
-            )
+        offered = leased_publisher_qos(qos, topic) if adapter.leased else link_qos(qos)
         self._node = node
         self._adapter = adapter
         self.publisher_id = publisher_id or new_publisher_id()

@@ -51,6 +51,21 @@ def link_qos(profile: QoSProfile) -> LinkQos:
     )
 
 
+def leased_publisher_qos(profile: QoSProfile, topic: str) -> LinkQos:
+    """
+    Return :func:`link_qos` for a publisher of objects with leases, such as frames.
+
+    :raises ConfigError: as :func:`link_qos`; or transient_local with keep-all.
+    """
+    offered = link_qos(profile)
+    if offered.transient_local and offered.depth is None:
+        raise ConfigError(
+            f"topic '{topic}': transient_local with keep-all would keep every frame for ever; "
+            'use keep-last'
+        )
+    return offered
+
+
 IN_PROCESS_ATTRIBUTE = 'use_intra_process_comms'
 """An attribute of a node: ``False`` restricts its endpoints to messages over DDS.
 

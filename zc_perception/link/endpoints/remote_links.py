@@ -44,7 +44,7 @@ from zc_perception.link.announcement import Announcement, host_id, made_here
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.client import ClientStatistics, SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import ANYTHING, Requirements
+from zc_perception.link.shared_memory.protocol import ANYTHING, MAX_DEPTH, Requirements
 from zc_perception.log import ONCE, Seldom
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.native import compiled
@@ -167,7 +167,6 @@ class WindowWarnings:
                 )
 
 
-_MAX_DEPTH = 64
 # If a publisher doesn't accept our connection within this time, the subscription reads messages
 # until the publisher does.
 _PATIENCE_S = 2.0
@@ -219,7 +218,7 @@ class _Link:
         self._receive = client.receive
         self._accept = accept
         self._parted = parted
-        self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
+        self._seen: deque[int] | None = deque(maxlen=2 * MAX_DEPTH) if again else None
 
     def receive(self) -> Frame | None:
         """
@@ -369,7 +368,7 @@ class SharedMemoryLinks:
         :param changed: called when a connection began or ended.
         """
         self._queue = queue
-        self._depth = min(_MAX_DEPTH, wanted.depth or _MAX_DEPTH)
+        self._depth = min(MAX_DEPTH, wanted.depth or MAX_DEPTH)
         self._history = wanted.transient_local
         self._accept = accept
         self._wake = wake

@@ -33,7 +33,7 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 from rclpy.subscription import Subscription
 
 from zc_perception.errors import ConfigError, message_of, shown
-from zc_perception.link.endpoints.qos import link_qos
+from zc_perception.link.endpoints.qos import leased_publisher_qos, link_qos
 from zc_perception.link.rclpy_compat import declare_qos_overrides, parameter_overrides
 
 PREFIX = 'qos_overrides.'
@@ -120,19 +120,10 @@ def qos_problems(
     for endpoint in endpoints:
         try:
             qos = overridden(endpoint, namespace, values)
-            if endpoint.adapted:
+            if endpoint.adapted and endpoint.direction == 'publisher':
+                leased_publisher_qos(qos, endpoint.topic)
+            elif endpoint.adapted:
                 link_qos(qos)
-                # AdaptedPublisher also refuses transient_local with keep-all, by the same message.
-                latched = (
-                    qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
-                    and endpoint.direction == 'publisher'
-                )
-                if latched and qos.history == HistoryPolicy.KEEP_ALL:
-                    text = (
-                        'transient_local with keep-all would keep every frame for ever; use '
-                        'keep-last'
-                    )
-                    raise ConfigError(f"topic '{endpoint.topic}': {text}")
         except ConfigError as error:
             yield str(error)
 
