@@ -79,6 +79,8 @@ struct zc_client {
     int poller, timer, watch, sock;
     struct announcement target; /* the publisher of the connection, or of the next attempt */
     bool named_socket, has_target;
+    struct announcement told; /* the newest of zc_client_announce(), for a camera whose file is in another folder */
+    bool has_told;
     bool news; /* the folder has changed since on_folder() last looked */
     struct announcement rejected; /* the announcement whose buffers zc_client_reject() rejected */
     enum phase phase;
@@ -339,6 +341,10 @@ static void try_to_connect(zc_client *client) {
     if (!client->named_socket) {
         watch_folder(client);
         if (!client->has_target) client->has_target = look(client);
+        if (!client->has_target && client->has_told) {
+            client->target = client->told;
+            client->has_target = true;
+        }
         if (!client->has_target || same(&client->target, &client->rejected)) {
             client->has_target = false;
             if (!client->refused && client->reason[0] == '\0')
@@ -357,6 +363,7 @@ static void try_to_connect(zc_client *client) {
         snprintf(client->reason, sizeof client->reason, "no connection to '%s': %s", client->target.socket, strerror(error));
         client->refused = error == EAGAIN;
         if (!client->named_socket) client->has_target = false;
+        if ((error == ECONNREFUSED || error == ENOENT) && same(&client->told, &client->target)) client->has_told = false; /* that camera has ended */
         disconnect(client, longer(client, error == EAGAIN ? BUSY_PAUSE_NS : LONGEST_PAUSE_NS));
         return;
     }
@@ -516,6 +523,8 @@ int zc_client_announce(zc_client *client, const char *announcement) {
     if (!folder_parse(announcement, &found) || found.socket[0] == '\0')
         return transport_fail(-EINVAL, "that is no announcement of version 1 with a socket on this host");
     pthread_mutex_lock(&client->lock);
+    client->told = found;
+    client->has_told = true;
     if (client->phase == LOOKING && !client->named_socket && (!client->has_target || !same(&found, &client->target))) {
         client->target = found;
         client->has_target = true;

@@ -153,8 +153,9 @@ typedef struct zc_status {
 } zc_status;
 ZC_API void zc_client_status(zc_client *client, zc_status *status);
 
-/* Give the client an announcement that the program got itself, for example from the topic <topic>/_zc. The text is the
- * JSON object of docs/wire.md. -EINVAL: it is no announcement, or not one of this host. */
+/* Give the client an announcement that the program got itself, for example from the topic <topic>/_zc. The client keeps the
+ * newest one until its camera has ended, and uses it if the folder has no announcement of the topic. The text is the JSON
+ * object of docs/wire.md. -EINVAL: it is no announcement, or not one of this host. */
 ZC_API int zc_client_announce(zc_client *client, const char *announcement);
 
 /* Reject the camera's buffers, for example because a device can't import them. The camera logs why, the connection ends,

@@ -364,6 +364,42 @@ def test_a_memfd_that_can_only_be_written_is_refused_with_the_reason(
 
 
 
+def test_an_announcement_that_came_while_it_was_connected_counts_after_the_end(
+    start: Start, listener: socket.socket
+) -> None:
+    """The file isn't in the client's folder, so only the program's call names the camera."""
+
+    def announce(path: str) -> None:
+        made = Announcement(PUBLISHER, host_id(), path, 1, 1, (), '')
+        process.stdin.write(f'{made.to_json()}\n')
+        process.stdin.flush()
+
+    def accept(listening: socket.socket) -> socket.socket:
+        peer = listening.accept()[0]
+        peer.settimeout(PATIENCE_S)
+        peer.recv(spec.MAX_PACKET)
+        peer.send(spec.welcome(1, 1, PUBLISHER.encode()))
+        return peer
+
+    with (
+        start('told', TOPIC) as process,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as later,
+    ):
+        assert process.stdin is not None
+        later.settimeout(PATIENCE_S)
+        later.bind(f'{listener.getsockname()}-2')
+        later.listen()
+        announce(listener.getsockname())
+        accept(listener).close()
+        with accept(listener):
+            announce(later.getsockname())
+            listener.close()
+            time.sleep(0.1)  # the client must read the announcement while it is connected
+        accept(later).close()
+        process.stdin.close()
+    assert process.returncode == 0
+
+
 def test_a_program_that_polls_keeps_the_pauses_between_attempts(
     start: Start, folder: Path
 ) -> None:

@@ -108,6 +108,23 @@ static int poller(int count, char **words) {
     }
     return 0;
 }
+/* Pass each line of stdin to zc_client_announce(); end with the input. */
+static int told(int count, char **words) {
+    zc_client_options options = {.topic = words[count - 1]};
+    char line[4096];
+    zc_frame *frame;
+    setvbuf(stdin, NULL, _IONBF, 0); /* poll() must see the lines that wait */
+    if (zc_client_open(&options, &client) != 0) fail();
+    for (;;) {
+        struct pollfd ready[2] = {{.fd = 0, .events = POLLIN}, {.fd = zc_client_fd(client), .events = POLLIN}};
+        poll(ready, 2, -1);
+        if (ready[0].revents != 0) {
+            if (fgets(line, sizeof line, stdin) == NULL) return 0;
+            if (zc_client_announce(client, line) != 0) fail();
+        }
+        if (zc_client_next(client, 0, &frame) != 0) fail();
+    }
+}
 /* Change the buffers to each number of them that the words say. */
 static int resizer(int count, char **words) {
     open_camera();
@@ -205,8 +222,8 @@ static int taker(int count, char **words) {
 
 int main(int count, char **words) {
     static const struct { const char *name; int (*run)(int count, char **words); } programs[] = {
-        {"forker", forker}, {"poller", poller}, {"resizer", resizer}, {"forgetful", forgetful},
-        {"starved", starved}, {"keeper", keeper}, {"layouts", layouts}, {"taker", taker},
+        {"forker", forker}, {"poller", poller}, {"told", told}, {"resizer", resizer},
+        {"forgetful", forgetful}, {"starved", starved}, {"keeper", keeper}, {"layouts", layouts}, {"taker", taker},
     };
     for (size_t i = 0; count > 1 && i < sizeof programs / sizeof *programs; i++) {
         if (strcmp(programs[i].name, words[1]) != 0) continue;
