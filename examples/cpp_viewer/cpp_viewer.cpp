@@ -72,17 +72,24 @@ private:
             if (now != before) RCLCPP_INFO(get_logger(), "%s", now.empty() ? "connected" : now.c_str());
             before = now;
             if (!frame) continue;
-            const zc_image &image = frame->image();
-            const auto pixels = frame->read();
-            double sum = 0;
-            for (std::uint32_t y = 0; y < image.height; y++) {
-                const std::uint8_t *row = pixels.plane(0) + static_cast<std::size_t>(y) * frame->stride(0);
-                sum = std::accumulate(row, row + image.width, sum);
+            try {
+                publish_brightness(*frame);
+            } catch (const std::system_error &error) { // the frame is bad, for example because its camera has failed
+                RCLCPP_WARN(get_logger(), "frame %lu: %s", static_cast<unsigned long>((*frame)->sequence), error.what());
             }
-            std_msgs::msg::Float32 brightness;
-            brightness.data = static_cast<float>(sum / image.width / image.height);
-            publisher_->publish(brightness);
         } // the frame is released here, before the wait for the next one
+    }
+    void publish_brightness(const zc::Frame &frame) {
+        const zc_image &image = frame.image();
+        const auto pixels = frame.read();
+        double sum = 0;
+        for (std::uint32_t y = 0; y < image.height; y++) {
+            const std::uint8_t *row = pixels.plane(0) + static_cast<std::size_t>(y) * frame.stride(0);
+            sum = std::accumulate(row, row + image.width, sum);
+        }
+        std_msgs::msg::Float32 brightness;
+        brightness.data = static_cast<float>(sum / image.width / image.height);
+        publisher_->publish(brightness);
     }
 
     std::string topic_;
