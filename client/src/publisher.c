@@ -48,7 +48,7 @@
 
 #define MS INT64_C(1000000)
 static const int64_t HELLO_NS = 1000 * MS, REST_NS = 2000 * MS, TICK_NS = 250 * MS;
-enum { MOST_CONSUMERS = 64, DEFAULT_RESERVED = 2 };
+enum { MOST_CONSUMERS = 64, DEFAULT_RESERVED = 2, SPARE = 2 };
 struct export_sync_file { uint32_t flags; int32_t fd; };
 #define EXPORT_SYNC_FILE _IOWR('b', 2, struct export_sync_file)
 
@@ -244,8 +244,12 @@ static void judge(zc_publisher *publisher, struct peer *peer) {
                 refuse(publisher, peer, WIRE_BUSY, why);
                 return;
             }
-            peer->window = peer->hello.window < left - waiting ? peer->hello.window : left - waiting;
-            peer->depth = peer->hello.depth < left - peer->window ? peer->hello.depth : left - peer->window;
+            /* Grant less only where slots are few, and then leave SPARE of them for the next consumer where possible. A depth always leaves
+             * them, because waiting frames are needed less than frames in use. */
+            const uint32_t room = left - waiting, few = room > 2 * SPARE ? room - SPARE : room < SPARE ? room : SPARE;
+            peer->window = peer->hello.window <= room ? peer->hello.window : few;
+            const uint32_t deep = left > peer->window + SPARE ? left - peer->window - SPARE : 0, most = deep > waiting ? deep : waiting;
+            peer->depth = peer->hello.depth < most ? peer->hello.depth : most;
             peer->phase = SERVED;
             struct wire_welcome welcome = {.version = WIRE_VERSION, .window = peer->window, .depth = peer->depth};
             memcpy(welcome.publisher_id, publisher->id, sizeof welcome.publisher_id);

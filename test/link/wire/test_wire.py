@@ -910,6 +910,18 @@ def test_the_depth_is_promised_once_for_all_consumers(
         assert code == BUSY and '6 of 6 slots' in text
 
 
+def test_a_consumer_that_asks_for_all_slots_leaves_some_for_the_next(
+    program: Path, bar_program: Path, folder: Path
+) -> None:
+    """As the package's producers do; the first asks as zc_record does."""
+    with Bar(bar_program, folder, buffers=8) as bar:
+        bar.announcement()
+        with ConsumerProcess(program, bar.path, '--window', '2', '--depth', '16') as recorder:
+            recorder.line()
+            with ConsumerProcess(program, bar.path, '--window', '2', '--depth', '2') as second:
+                assert 'sequence' in second.line()
+
+
 def test_more_consumers_than_there_are_slots_hear_that_it_is_busy(
     program: Path, bar_program: Path, folder: Path
 ) -> None:
