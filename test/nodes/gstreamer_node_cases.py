@@ -143,6 +143,21 @@ def test_h264_is_the_frames_pictures_with_their_stamps(encoder: str, free_domain
         assert (seen.unknown, seen.reordered, seen.bare, seen.lost) == (0, 0, 0, 0), seen
 
 
+def test_a_message_package_of_which_only_parts_are_there_costs_its_own_topic(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Managed(free_domain) as run:
+        with monkeypatch.context() as patch:
+            patch.delattr('foxglove_msgs.msg.CompressedVideo')
+            node = run.make(GStreamerNode, {})
+            node.trigger_configure()
+        topics = dict(run.manager.get_topic_names_and_types())
+        assert '/image_raw/ffmpeg' in topics and '/image_raw/foxglove' not in topics
+    assert 'foxglove_msgs (/image_raw/foxglove), of which only parts are here: Attr' in (
+        capfd.readouterr().err
+    )
+
+
 def test_a_stuck_pipeline_over_another_process_costs_its_own_frames_only(free_domain: int) -> None:
     others: list[int] = []
     camera = parameters(width=320, height=240, framerate=50.0, heap='memfd')

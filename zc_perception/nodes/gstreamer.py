@@ -24,11 +24,12 @@ from typing import Any, ClassVar
 
 from builtin_interfaces.msg import Time
 from rclpy.qos import QoSProfile
+from rclpy.type_support import check_for_type_support
 from std_msgs.msg import Header as HeaderMessage
 
 from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.camera.gstreamer.pipeline import SINK
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.remote_links import TooSlow
@@ -194,8 +195,11 @@ class GStreamerNode(PerceptionNode):
         for suffix, (package, name) in _MESSAGES.items():
             try:
                 kind = getattr(importlib.import_module(f'{package}.msg'), name)
-            except ImportError:
-                missing.append(f'{package} ({image}/{suffix})')
+                check_for_type_support(kind)
+            except Exception as error:  # an old or incomplete package can raise any exception
+                gone = isinstance(error, ModuleNotFoundError)
+                why = '' if gone else f', of which only parts are here: {one_line(error)}'
+                missing.append(f'{package} ({image}/{suffix}){why}')
                 continue
             topic = name_before_remaps(self, f'{image}/{suffix}')
             qos = publisher_qos(self, topic, QoSProfile(depth=_DEPTH))
