@@ -38,6 +38,7 @@ from hypothesis import strategies as st
 from link_ros import announced, Links
 import pytest
 from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
 from waiting import eventually
 
 from zc_perception.link.announcement import (
@@ -200,10 +201,14 @@ class Writers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.writers: dict[str, dict[int, str]] = {}
         monkeypatch.setattr(discovery, 'publishers_of', lambda node, topic: node.of(topic))
-        self.graph = PublisherGraph(self, TOPIC, LinkQos(1))  # type: ignore[arg-type]
+        self.graph = PublisherGraph(self, TOPIC, LinkQos(1), Image)  # type: ignore[arg-type]
 
     def of(self, topic: str) -> list[Any]:
-        about = {'node_namespace': '/', 'qos_profile': QoSProfile(depth=1)}
+        about = {
+            'node_namespace': '/',
+            'qos_profile': QoSProfile(depth=1),
+            'topic_type': 'sensor_msgs/msg/Image',
+        }
         return [
             SimpleNamespace(node_name=name, endpoint_gid=[*f'{topic}{n}'.encode()], **about)
             for n, name in self.writers.get(topic, {}).items()

@@ -183,6 +183,19 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
     assert publisher.statistics().conversions == converted
 
 
+def test_a_publisher_of_another_type_is_named_with_its_type(
+    ros: Ros, logged: Callable[[], str]
+) -> None:
+    ros.node('driver').create_publisher(CompressedImage, 'image', 1)
+    subscription = ros.subscription(
+        ros.node('consumer'), frame_adapter('rgb8', CopyLedger(), holder='consumer')
+    )
+    told = "/driver publishes sensor_msgs/msg/CompressedImage, which can't be read here: remap"
+    until(lambda: told in subscription.statistics().reason)
+    assert subscription.statistics().rung == UNMATCHED and subscription._reader is None
+    assert eventually(lambda: f'link is unmatched: {told}' in logged())
+
+
 def test_remaps_that_exchange_two_topics_are_applied_once(ros: Ros) -> None:
     swap = ['--ros-args', '-r', '/left:=/right', '-r', '/right:=/left']
     node, frames = ros.node('consumer', cli_args=swap), []

@@ -95,6 +95,7 @@ class TopicView:
     :param unfound: number of adapted publishers of other processes whose announcements didn't
         come in time.
     :param plain: names of the nodes that publish only messages, in any process.
+    :param strangers: a text for each publisher of another message type: its node and type.
     :param messages: whether the graph shows a publisher of messages, plain or adapted.
     :param copy_free_required: whether a copy is an error instead of a fallback.
     :param mismatch: why none of the publishers in other processes has a matching QoS; empty if one
@@ -111,6 +112,7 @@ class TopicView:
     unannounced: int = 0
     unfound: int = 0
     plain: Sequence[str] = ()
+    strangers: Sequence[str] = ()
     messages: bool = True
     copy_free_required: bool = False
     mismatch: str = ''
@@ -240,6 +242,10 @@ def choose(view: TopicView) -> Choice:
         return Choice(*worst, routes=routes, waiting=pending)
     if waiting:
         return Choice(UNMATCHED, '; '.join(waiting), waiting=pending)
+    if view.strangers:
+        why = "which can't be read here: remap to a topic of the right type"
+        why = f'{"; ".join(view.strangers)}, {why}'
+        return Choice(UNMATCHED, why, indirect=frozenset(view.strangers))
     if mismatches:
         return Choice(
             UNMATCHED, f'QoS is incompatible: {"; ".join(mismatches)}; give both ends the same QoS'

@@ -76,12 +76,14 @@ class PublisherCount:
     :param plain: names of the nodes whose publishers are not adapted and whose QoS matches.
     :param mismatch: why no publisher's QoS matches; empty if the QoS of one matches, or if there
         is no publisher.
+    :param strangers: for each publisher of another message type, a text with its node and type.
     """
 
     adapted: int
     matching: int
     plain: tuple[str, ...]
     mismatch: str
+    strangers: tuple[str, ...] = ()
 
 
 class GraphSigns:
@@ -123,10 +125,11 @@ class PublisherGraph:
     because the two writers of a killed publisher leave one after the other.
     """
 
-    def __init__(self, node: Node, topic: str, wanted: LinkQos) -> None:
+    def __init__(self, node: Node, topic: str, wanted: LinkQos, ros_type: type[Any]) -> None:
         self._node = node
         self._topic = topic
         self._wanted = wanted
+        self._type = f'{ros_type.__module__.split(".")[0]}/msg/{ros_type.__name__}'
         self._adapted: frozenset[bytes] = frozenset()
         # For each node that has only an announcer: the time at which this was first seen.
         self._alone: dict[str, float] = {}
@@ -135,8 +138,11 @@ class PublisherGraph:
         """Count the current publishers, except *local*, this process's adapted publishers."""
         # Read the topic's writers before the announcers: a publisher makes its announcer before
         # its writer, so for each adapted writer found here, the announcer is found below.
-        writers = publishers_of(self._node, self._topic)
+        found = publishers_of(self._node, self._topic)
+        writers = [each for each in found if each.topic_type == self._type]
+        strangers = [each for each in found if each.topic_type != self._type]
         announcers = Counter(map(node_name, publishers_of(self._node, self._topic + SUFFIX)))
+        announcers -= Counter(map(node_name, strangers))
         own = Counter(publisher.name for publisher in local)
         adapted: list[str] = []
         plain: list[tuple[str, str]] = []
@@ -186,6 +192,7 @@ class PublisherGraph:
                 if not mismatch
             ),
             mismatches[0] if mismatches and all(mismatches) else '',
+            tuple(f'{node_name(each)} publishes {each.topic_type}' for each in strangers),
         )
 
     @property

@@ -355,7 +355,7 @@ class AdaptedSubscription(Generic[T]):
         if not uses_direct_links(node):
             remote = SharedMemoryLinks('', off='use_intra_process_comms is false for this node')
         self._remote = remote
-        self._graph = PublisherGraph(node, self.topic, self._wanted)
+        self._graph = PublisherGraph(node, self.topic, self._wanted, adapter.ros_type)
         self._folder = default_folder()
         self._folder_ns = 0
         # Until this time, the folder's last change may have brought an announcement file that was
@@ -602,7 +602,8 @@ class AdaptedSubscription(Generic[T]):
             unannounced=unannounced if patient else 0,
             unfound=0 if patient else unannounced,
             plain=count.plain,
-            messages=publisher_count(self._node, self.topic) > 0,
+            strangers=count.strangers,
+            messages=publisher_count(self._node, self.topic) > len(count.strangers),
             copy_free_required=self._required,
             mismatch=count.mismatch,
             recognises=self._stamped,
