@@ -109,6 +109,11 @@ def test_several_cameras_run_in_one_process_each_with_its_own_parameters(
             "name the cameras 'truck/front'",
         ),
         (
+            'capture_node',
+            ['--ros-args', '-r', 'image_raw:=camera_info'],
+            'a remap gives one name to two topics of this process that have different types',
+        ),
+        (
             'component_container',
             ['--ros-args', '-p', 'use_sim_time:=5'],
             "'use_sim_time' is 5; it must be a boolean",

@@ -103,7 +103,7 @@ class _WholeOrNothing(type):
         node = cls.__new__(cls)
         try:
             node.__init__(*args, **options)
-        except BaseException:
+        except BaseException as error:
             if (ends := getattr(node, '_ends', None)) is not None:
                 ends.close()
             if (diagnostics := getattr(node, '_diagnostics', None)) is not None:
@@ -113,6 +113,11 @@ class _WholeOrNothing(type):
             with contextlib.suppress(AttributeError, InvalidHandle):
                 end_lifecycle(node)
                 Node.destroy_node(node)
+            if 'incompatible type' in str(error):  # rclpy has no class of its own for this error
+                raise ConfigError(
+                    'a remap gives one name to two topics of this process that have different '
+                    f'types: {one_line(error)}'
+                ) from error
             raise
         return node
 
