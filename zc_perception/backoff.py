@@ -43,7 +43,7 @@ class BackOff:
         return max(0.0, self.due - time.monotonic())
 
     def failed(self, last_s: float | None = None) -> None:
-        """Record a failed attempt; *last_s*, if given, is the limit of this one pause only."""
+        """Record a failed attempt; *last_s*: the longest pause after this attempt only."""
         self.pause(
             min(self._last_s if last_s is None else last_s, 2.0 * self.pause_s or self._first_s)
         )

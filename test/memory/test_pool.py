@@ -75,7 +75,7 @@ MakePool = Callable[..., BufferPool]
 
 def test_buffers_must_hold_the_layout() -> None:
     layout = compute_layout(NV12, 640, 480)
-    with pytest.raises(LayoutError, match='plane 1: ends at byte'):
+    with pytest.raises(LayoutError, match='plane 1 ends at byte'):
         BufferPool(layout, lambda: (SealedMemfd().allocate(640 * 480),), 2, name='camera')
 
 

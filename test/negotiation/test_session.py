@@ -141,7 +141,7 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
          ('asked for NV12 .* 64x48, .*; it answered 32x48 pixels; it may not change the size, '
           'only add padding by strides, offsets and buffer sizes')),
         (lambda a: replace(a, layout=compute_layout(NV12, *SIZE, stride_align=4096)),
-         r'plane 0: ends at byte \d+, but its buffer 0 has'),
+         r'plane 0 ends at byte \d+, but its buffer 0 has'),
         (lambda a: replace(a, buffers=a.buffers[:1]), ('the allocator gave 1 slots, '
                                                        'participants need 2')),
     ],

@@ -215,7 +215,7 @@ TOP = (1 << 63) - 1
          "plane 1: its buffer 1 has 0 bytes; ask the kernel for the buffer's real size"),
         (GOOD, [None],
          "plane 0: its buffer 0 has None bytes; ask the kernel for the buffer's real size"),
-        (GOOD, [4607], 'plane 1: ends at byte 4608, but its buffer 0 has 4607 bytes'),
+        (GOOD, [4607], 'plane 1 ends at byte 4608, but its buffer 0 has 4607 bytes'),
         (nv12(LUMA, changed(CHROMA, offset=3071)), [9999],
          'planes 0 and 1 overlap in buffer 0: one ends at byte 3072, the other starts at 3071'),
         (nv12(changed(LUMA, stride=63), CHROMA), [4608],
@@ -226,7 +226,7 @@ TOP = (1 << 63) - 1
          'plane 1: stride 4294967296 is outside 0 .. 4294967295'),
         (nv12(LUMA, changed(CHROMA, size=0)), [4608], f'plane 1: size 0 is outside 1 .. {TOP}'),
         (nv12(LUMA, changed(CHROMA, offset=TOP)), [4608],
-         f'plane 1: ends at byte {TOP + 1536}, above {TOP}, the largest offset in a file'),
+         f'plane 1 ends at byte {TOP + 1536}, above {TOP}, the largest offset in a file'),
         (nv12(LUMA, changed(CHROMA, offset=MANY)), [4608],
          f'plane 1: offset a number of 100000 bits is outside 0 .. {TOP}'),
         (nv12(LUMA, changed(CHROMA, buffer=False)), [4608],
@@ -277,7 +277,7 @@ def test_planes_without_rows_are_checked_by_their_extent_alone(modifier: int) ->
     # Rows of tiles: the stride may be anything, and the modifier defines the places.
     layout = nv12(PlaneLayout(0, 1, 0, 3072), PlaneLayout(0, 3073, 7, 1), modifier=modifier)
     validate_layout(layout, [3074])
-    with pytest.raises(LayoutError, match=r'^plane 1: ends at byte 3074, but its .* 3073 bytes$'):
+    with pytest.raises(LayoutError, match=r'^plane 1 ends at byte 3074, but its .* 3073 bytes$'):
         validate_layout(layout, [3073])
     with pytest.raises(LayoutError, match=r'^planes 0 and 1 overlap in buffer 0'):
         validate_layout(

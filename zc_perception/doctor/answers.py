@@ -44,9 +44,9 @@ def try_model(text: str) -> dict[str, Any]:
     """
     Load a model on its accelerator, with the inference node's parameters in *text* (JSON).
 
-    If the manifest can't be loaded, the result has only ``error``, and ``stage`` is ``manifest``.
-    Else it has the manifest's values, and either the chosen accelerator or, if none can be opened,
-    ``error`` with ``stage`` ``accelerator``.
+    Return the values of the manifest and of the chosen accelerator. If no accelerator can be
+    opened, return ``error`` and ``stage`` (``accelerator``) in place of the accelerator's values.
+    If the manifest can't be loaded, return only ``error`` and ``stage`` (``manifest``).
     """
     from zc_perception.memory.ledger import CopyLedger
     from zc_perception.npu.manifest import load_manifest

@@ -310,7 +310,7 @@ def validate_layout(
             )
         if end > size:
             raise LayoutError(
-                f'plane {index}: ends at byte {end}, but its buffer {plane.buffer} has {size} '
+                f'plane {index} ends at byte {end}, but its buffer {plane.buffer} has {size} '
                 'bytes'
             )
     _check_overlap(layout, range(buffers) if identities is None else identities)
@@ -357,7 +357,7 @@ def _check_planes(layout: ImageLayout, fmt: PixelFormat, buffers: int) -> int:
         _check_integer(f'plane {index}: size', plane.size, 1, MAX_BYTES)
         if plane.offset + plane.size > MAX_BYTES:
             raise LayoutError(
-                f'plane {index}: ends at byte {plane.offset + plane.size}, above {MAX_BYTES}, '
+                f'plane {index} ends at byte {plane.offset + plane.size}, above {MAX_BYTES}, '
                 'the largest offset in a file'
             )
         if plane.buffer > used:
