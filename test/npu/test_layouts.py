@@ -288,7 +288,13 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
          THREE, 'softmax that its scores need'),
         ({'output0': logits(V8['output0'])}, {}, {**THREE, 'head': 'yolov8'}, 'these are logits'),
         ({'output0': V8['output0'] * np.float32(np.nan)}, {}, {**THREE, 'head': 'yolov8'},
-         r'not finite \(nan, inf\): .*; export the model in float32'),
+         r'scores that are not finite \(nan, inf\): .*; export the model in float32'),
+        *[({name: rows[name] * np.float32(factors) for name in rows}, {}, given,
+           'boxes that are not finite')
+          for rows, factors, given in (
+              (V8, [[np.nan], [1], [1], [1], *[[1]] * 3], {**THREE, 'head': 'yolov8'}),
+              (ROWS, [1, np.nan, 1, 1, 1, 1], {**TWO, 'head': OPEN_ROWS}),
+              (OBJECTS, [1, 1, np.nan, *[1] * 5], {**THREE, 'head': 'yolov5'}))],
         (ROWS, {}, {'classes': ['car'], 'head': 'boxes'}, 'class numbers from 0 to 1 for 1 '),
         ({'output0': HALVES}, {}, {**TWO, 'head': OPEN_ROWS}, 'numbers from 0.5 to 1.5 for 2'),
         (EIGHTY, {}, None, 'for its 80 classes; .*classes_file: coco'),

@@ -47,6 +47,7 @@ from zc_perception.detection.heads.score_filter import (
     Found,
     logits,
     make_score_filter,
+    not_finite,
     out_of_reach,
     sigmoid,
     Values,
@@ -371,7 +372,11 @@ class Boxes(Head):
                     f'{self._spec.num_classes} classes: the columns have another meaning, or '
                     'class numbers begin at 1 (background: 0)'
                 )
-        reason = reason or out_of_reach(tensor, score, self._spec.sigmoid)
+        reason = (
+            reason
+            or out_of_reach(tensor, score, self._spec.sigmoid)
+            or not_finite(four[:, used])
+        )
         if reason:
             return reason
         four = four[:, used]

@@ -138,15 +138,24 @@ def out_of_reach(
     )
 
 
+_OVERFLOW = (
+    "{} that are not finite (nan, inf): the model's numbers overflow; export the model in float32 "
+    '(yolo export … half=False)'
+)
+
+
+def not_finite(boxes: NDArray[np.float32]) -> str:
+    """Explain that most boxes (4, n) are useless, as a number isn't finite; else empty text."""
+    wrong = ~np.isfinite(boxes).all(axis=0)
+    return _OVERFLOW.format('boxes') if np.count_nonzero(wrong) * 2 > wrong.size else ''
+
+
 def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
     """Explain why numbers can't be scores from 0 to 1; return an empty text if they can."""
     if by_sigmoid or not scores.size or (scores.min() >= -0.01 and scores.max() <= 1.01):
         return ''
     if not np.isfinite(scores).all():
-        return (
-            "scores that are not finite (nan, inf): the model's numbers overflow; export the "
-            'model in float32 (yolo export … half=False)'
-        )
+        return _OVERFLOW.format('scores')
     return (
         f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (sigmoid: '
         'true), or the model needs another head'

@@ -41,7 +41,7 @@ from zc_perception.detection.heads.levels import (
     STRIDES,
     without_batch,
 )
-from zc_perception.detection.heads.score_filter import ObjectFilter, sigmoid, Values
+from zc_perception.detection.heads.score_filter import not_finite, ObjectFilter, sigmoid, Values
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
     DecodeLimits,
@@ -149,7 +149,7 @@ class _Decoded:
 
     def objection(self, tensor: RawTensor, box: Letterbox, score: float) -> str:
         reason, boxes = self._rows.objection(tensor, box, self._strides, score, _MOST_ANCHORS)
-        return reason or negative_sizes(boxes) or in_fractions(boxes)
+        return reason or not_finite(boxes) or negative_sizes(boxes) or in_fractions(boxes)
 
 
 class _Levels:

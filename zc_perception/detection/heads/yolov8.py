@@ -56,6 +56,7 @@ from zc_perception.detection.heads.levels import (
 from zc_perception.detection.heads.score_filter import (
     logits,
     make_score_filter,
+    not_finite,
     out_of_reach,
     sigmoid,
     Values,
@@ -323,6 +324,7 @@ class _Decoded:
             rows_objection(len(rows), box, self._strides)
             or out_of_reach(outputs[0], score, self._sigmoid, has_boxes=True)
             or logits(rows[:, self._classes], self._sigmoid)
+            or not_finite(rows[:, :4].T)
             or negative_sizes(rows[:, :4].T)
             or in_fractions(rows[:, :4].T)
         )
