@@ -363,6 +363,26 @@ def test_a_recording_that_can_not_be_read_on_ends_with_the_reason_and_a_step(
         played(camera)
 
 
+def test_the_frames_before_a_damaged_part_are_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, bad, ask = write_bag(tmp_path / 'bag', nv12_entries()), 3, BagSource._next_message
+
+    def next_message(source: BagSource) -> Any:
+        if source.number == bad:
+            raise RecordingError('a chunk is damaged')
+        return ask(source)
+
+    monkeypatch.setattr(BagSource, '_next_message', next_message)
+    camera = replay(path)
+    with pytest.raises(RecordingError, match=r'^frame 3: a chunk is damaged'):
+        played(camera)
+    assert camera.statistics().captured == 3
+    bad = 0
+    with pytest.raises(ConfigError, match=r'^a chunk is damaged'):
+        replay(path)
+
+
 SINCE_BOOT = 77_000_000_000
 TROUBLE = "has stamps that are 0 or repeat: times of the recorder's clock replace them"
 BACK = 'has stamps that go back: they stay as they are'

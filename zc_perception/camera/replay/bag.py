@@ -532,7 +532,12 @@ class BagSource(FrameSource):
         self._damage = ''
         tries = _FIRST_TRIES if self._decoder is None else _FIRST_TRIES_OF_VIDEO
         while len(stamps) < (tries if size is None else RATE_FROM):
-            moment = self.advance()
+            try:
+                moment = self.advance()
+            except RecordingError as error:
+                if size is None:
+                    raise ConfigError(str(error)) from error
+                break  # the good frames are played, then this error is raised again
             if moment is None:
                 break
             stamps.append(moment.time_ns)
