@@ -169,7 +169,7 @@ PUBLISHER_LINK = Part(
                                              'each frame is converted, which is a copy')),
     Row(lambda s: s.trusted, OK, ('{trusted} can write to the buffers; this heap cannot '
                                   'prevent it')),
-    well='no plain reader: nothing is converted',
+    well='no plain image_raw reader: no frame is converted',
 )  # fmt: skip
 
 

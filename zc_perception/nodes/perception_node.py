@@ -285,7 +285,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def patience_s(self) -> float:
-        """Seconds without :meth:`progress` after which the node counts as hanging."""
+        """The node counts as hanging if :meth:`progress` stays the same for so many seconds."""
         return PATIENCE_S
 
     def lacks(self, what: str) -> AttributeError:

@@ -246,7 +246,8 @@ class FrameLog:
         """
         Record that a frame was given to its consumers; the capture node calls this.
 
-        :param began_ns: a time just before publishing, used if the link records no time.
+        :param began_ns: the time just before publishing; used if the link hasn't stored the
+            frame's time of publishing.
         :param sent_ns: when all consumers had the frame.
         """
         self._write(

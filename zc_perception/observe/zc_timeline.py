@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _WHAT = """Shows how long each stage of a frame takes in the nodes that run right now. It reads
 the frame logs that the nodes always write, so it doesn't slow them down."""
 _READ_S = 10.0
-"""Seconds between two reads of the logs. A log has room for the frames of 10 s at 400 Hz."""
+"""Seconds between two reads of the logs. A log has room for 10 s at 400 frames per second."""
 _EXAMPLES = (
     'zc_timeline',
     'zc_timeline --seconds 10 --trace trace.json',

@@ -51,7 +51,7 @@ _GRAPH_REMEMBERS_S = 60.0
 #: Even if no announcement is missing, the announcement files are read again after so many seconds.
 FILES_S = 2.0
 # A publisher's writer on the topic appears in the graph within this time after its writer of
-# announcements. Only the writer on the topic has the QoS that must match the subscription's.
+# announcements. Wait for the writer on the topic, because its QoS must match the subscription's.
 _ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
 #: The graph returns this text in place of a node's name that is not known yet.

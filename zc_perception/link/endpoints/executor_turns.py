@@ -184,8 +184,8 @@ class NodeWatch:
         try:
             self._look()
         except RuntimeError as error:
-            # rclpy raises RuntimeError for every error of the middleware. Ignore only the error of
-            # a node or context that has ended.
+            # rclpy raises RuntimeError for every error of the middleware. Ignore the error only if
+            # the node or its context has ended.
             if not isinstance(error, InvalidHandle) and self._node.context.ok():
                 raise
             self.stop()
