@@ -125,7 +125,7 @@ def test_numbers_that_make_no_sense_are_refused(options: dict[str, float], messa
         (
             lambda pool, _: pool.lease(acquired(pool), 7, 'npu'),
             StaleFrameError,
-            r'generation 7 never existed \(now 1, filling\)',
+            r'generation 7 of slot 0 never existed \(the slot has generation 1 and is filling\)',
         ),
         (
             lambda pool, _: pool.acquire(3),

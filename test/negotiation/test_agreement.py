@@ -635,7 +635,7 @@ BASE = BufferSettings(
     [
         (
             {'formats': (f('NV12 tiled'), f('YUYV linear'))},
-            'format NV12 LINEAR is not one of its formats (NV12 NVIDIA',
+            'format NV12 LINEAR is not accepted (accepted: NV12 NVIDIA',
         ),
         ({'stride_align': 256}, 'plane 0: stride 640 is not a multiple of its stride_align 256'),
         (
@@ -693,7 +693,8 @@ def test_memory_of_an_unknown_heap_is_no_promise(fields: dict[str, Any]) -> None
 def test_a_cpu_and_an_unknown_layout() -> None:
     implicit = replace(BASE, layout=replace(BASE.layout, modifier=INVALID))
     assert violations(who('cpu', cpu_access=CpuAccess.READ), implicit) == [
-        'format NV12 INVALID is not one of its formats (only LINEAR for its CPU access)'
+        'format NV12 INVALID is not accepted (accepted: LINEAR formats, because the CPU accesses '
+        'the frames)'
     ]
     assert violations(who('viewer'), implicit) == []
 

@@ -180,7 +180,7 @@ def test_who_comes_late_must_suit_what_is_there(producer: Producer) -> None:
     assert session.join(fits).verdict is Verdict.ACCEPTED and len(importer.seen) == 6
     assert (
         session.join(Consumer(who('gpu', 'YUYV linear'))).reason
-        == 'format NV12 LINEAR is not one of its formats (YUYV LINEAR)'
+        == 'format NV12 LINEAR is not accepted (accepted: YUYV LINEAR)'
     )
     refused = session.join(Consumer(who('greedy', slots=2)))
     assert refused.verdict is Verdict.REFUSED and refused.reason.startswith(

@@ -211,7 +211,7 @@ def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(
         near = FrameSubscription(bench.user, 'image_raw', frames.append, constraints=needs)
         bench.until(lambda: near.statistics().rung == 'ros_message')
         refused = bench.status('negotiation')
-        why = 'format NV12 INVALID is not one of its formats (NV12 LINEAR)'
+        why = 'format NV12 INVALID is not accepted (accepted: NV12 LINEAR)'
         assert refused.level is Level.WARN and f'near refused: {why}' in refused.message
         assert why in near.statistics().reason
 

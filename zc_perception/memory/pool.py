@@ -1124,8 +1124,8 @@ class BufferPool:
     def _stale(self, slot: Slot, generation: int) -> StaleFrameError:
         what = 'is gone' if generation <= slot.generation else 'never existed'
         return StaleFrameError(
-            f'{self.name} slot {slot.index}: generation {generation} {what} '
-            f'(now {slot.generation}, {slot.state.value}); use the newest frame'
+            f'{self.name}: generation {generation} of slot {slot.index} {what} (the slot has '
+            f'generation {slot.generation} and is {slot.state.value}); use the newest frame'
         )
 
     def _not_ours(self) -> StaleFrameError:

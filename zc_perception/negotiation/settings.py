@@ -270,12 +270,12 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     layout, found = settings.layout, []
     if not constraints.accepts_format(settings.format):
         offered = (
-            'only LINEAR for its CPU access'
+            'LINEAR formats, because the CPU accesses the frames'
             if constraints.formats is None
             else formats_text(constraints.formats)
         )
         found.append(
-            f'format {format_text(settings.format)} is not one of its formats ({offered})'
+            f'format {format_text(settings.format)} is not accepted (accepted: {offered})'
         )
     for index, plane in enumerate(layout.planes):
         for name, value, step in (

@@ -531,8 +531,8 @@ class CaptureNode(PerceptionNode):
         # they accept.
         self._offer.listen((self.parameters['width'] or 1, self.parameters['height'] or 1))
         if self._factory.slow:
-            # The camera's own thread opens it, so that other cameras, and the program's end after
-            # Ctrl-C, need not wait for the first frame.
+            # Only check the parameters. The supervisor's thread opens the camera, so that other
+            # cameras, and the program's end after Ctrl-C, need not wait for the first frame.
             self._factory.check()
         else:
             self.supervisor.open_now()

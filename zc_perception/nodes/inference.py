@@ -357,9 +357,9 @@ class Stage(Protocol):
 
     def see(self, entry: InFlight, found: Detections) -> None:
         """
-        Take a frame and its detections, which have been published; must be quick.
+        Take a frame and its detections, and return soon.
 
-        The scheduler's thread calls this for each frame.
+        The scheduler's thread calls this for each frame, after the detections were published.
         """
 
     def close(self) -> None:

@@ -577,7 +577,7 @@ def test_a_foreign_users_memfd_has_to_be_narrowed(fake: Fake) -> None:
     ('needs', 'why'),
     [
         (Requirements(max_width=32), 'takes images of at most 32x65535, not 64x48'),
-        (Requirements(formats=((fourcc_code('YUYV'), 0),)), 'one of its formats (YUYV LINEAR)'),
+        (Requirements(formats=((fourcc_code('YUYV'), 0),)), 'not accepted (accepted: YUYV LINEAR'),
         (Requirements(stride_align=256), 'not a multiple of its stride_align 256'),
         (Requirements(memory=1), 'the buffers are memfds, which the consumer does not take'),
     ],

@@ -614,8 +614,8 @@ class RemoteSlots:
                 self._held_back.append(slot)
                 self.attention = True
                 return
-            # Prepare the next Frame before RELEASE is sent, because the slot's next FRAME may
-            # arrive right afterwards.
+            # Prepare the object for the slot's next frame before RELEASE is sent, because the
+            # publisher may send that frame right afterwards.
             slot.spare = slot.spare or slot.prepare(self)
             self.released += 1
             packet = wire.pack_release(slot.uid, slot.generation, fence is not None)
