@@ -278,9 +278,9 @@ class Frame:
         # Has None for each open map() block (several threads may have one), and the mapping that
         # planes() has opened.
         self._mappings: list[FrameMapping | None] = []
-        # True: the link will release the frame when the callback returns. False: the owner must
-        # release it. None: the link has released it, but map() blocks or arrays were left, and the
-        # lease ends when the last of them ends.
+        # True: the link will release the frame when the callback returns. False: the frame's owner
+        # must release it. None: the link has released the frame, but its pixels are still in use.
+        # The lease ends with the last map() block and the last array of these pixels.
         self._borrowed: bool | None = False
         self._process = _process
 
@@ -713,8 +713,8 @@ class Frame:
                 if self._mappings:
                     self._end_planes()
             finally:
-                # Mark the frame as released: if it is part of a collected reference cycle, a
-                # coroutine of the cycle may run after this and try to use it.
+                # Mark the frame as released. If the garbage collector deletes this frame together
+                # with a coroutine, the coroutine's 'finally' may still try to use the frame.
                 self._lease = None
                 _abandon(lease, self._live)
 

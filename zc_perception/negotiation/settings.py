@@ -222,7 +222,7 @@ class AllocationRequest:
 
     def settings(self) -> BufferSettings:
         """
-        Return the settings of a LINEAR allocation that is exactly as requested.
+        Return the buffer settings that match this request exactly, with the LINEAR layout.
 
         :raises NegotiationError: LINEAR isn't acceptable.
         """

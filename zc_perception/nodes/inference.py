@@ -309,7 +309,7 @@ DETECTIONS = Part(
     Row(
         lambda s: s.too_few,
         WARN,
-        f'{_SLOW_MODEL.what}: only {{done:.1f}} of {{target:.1f}} frames per second are run',
+        f'{_SLOW_MODEL.what}: only {{done:.1f}} of {{target:.1f}} frames per second go through it',
         _SLOW_MODEL.advice,
     ),
     well='{done:.1f} of {coming:.1f} frames per second',

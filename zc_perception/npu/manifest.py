@@ -226,7 +226,8 @@ class TensorSpec:
     :param offset: bytes from the start of the memory.
     :param scale: one number, or one for each element of the last axis.
     :param layout: ``nchw``, ``nhwc``, or empty if the tensor has no such axes.
-    :param padding: elements before and after each axis in the memory; empty for none.
+    :param padding: for each axis, how many padding elements are before and after the values in
+        memory; empty: no padding.
     """
 
     name: str
@@ -444,7 +445,10 @@ OUTPUTS = TableList(
             'zero_point': Key(integer(*_INT32), 'The raw value of a real 0.', 0),
             'padding': Key(
                 array(
-                    'a list with two numbers for each axis, elements before and after', _PAIR, 1
+                    'a list with two numbers for each axis: how many elements pad its start and '
+                    'how many pad its end',
+                    _PAIR,
+                    1,
                 ),
                 'Padding elements before and after each axis in the result buffer.',
             ),

@@ -134,12 +134,12 @@ class FrameRecord(NamedTuple):
     :ivar buffer_uid: the number that identifies the slot's buffers.
     :ivar stamp_ns: the stamp in the frame's header, by the ROS clock.
     :ivar captured_ns: when the camera had captured the frame.
-    :ivar published_ns: when the frame was given to its consumers.
+    :ivar published_ns: when the camera's node began to give the frame to its consumers.
     :ivar received_ns: when the consumer took the frame.
     :ivar submitted_ns: when the device got the job.
     :ivar signalled_ns: when the consumer's thread noticed that the job's fence had signalled.
-    :ivar done_ns: when decoding began, which waits for the results of earlier frames; or when the
-        frame failed.
+    :ivar done_ns: when the node began to decode the outputs, after it had decoded those of earlier
+        frames; or when the frame failed.
     :ivar decoded_ns: when the boxes were ready.
     :ivar sent_ns: when detections were sent; in a capture node, when all consumers had the frame.
     :ivar capture_cost_ns: how long the camera's code worked on the frame.

@@ -382,7 +382,7 @@ class _Aligned:
             self._output = np.empty((height, _COLUMNS, channels), np.uint8)
 
     def run(self, convert: Any, inputs: Sequence[Pixels], out: Pixels) -> None:
-        """Call *convert* for parts of the columns, with a list of inputs and an output."""
+        """Convert *inputs* to *out*; call *convert* once for each of the two groups of columns."""
         split = self._split
         if not self._rest:
             convert(inputs, out)

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The formats that this package can read, their costs, and the conversion to R, G, B."""
+"""The formats that the CPU can read, the cost of reading each, and the conversion to R, G, B."""
 
 from __future__ import annotations
 

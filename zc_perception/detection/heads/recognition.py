@@ -64,7 +64,8 @@ _SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions, HeadOptions], ...] = (
     # The next entry is for TensorFlow's Object Detection API.
     (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0},
      _STRETCHED),
-    (('box', 'class', 'count', 'score'), 'num|count', _INPUT, {}),  # EfficientNMS.
+    # The next entry is for outputs of TensorRT's plugin EfficientNMS.
+    (('box', 'class', 'count', 'score'), 'num|count', _INPUT, {}),
     # The next entry is for RT-DETR and D-FINE with a second input, the picture's size.
     (('box', 'class', 'score'), 'target_sizes', _INPUT, _STRETCHED),
     (('box', 'scores'), _RF_DETR, {**_CENTRES, 'sigmoid': True}, _IMAGENET),

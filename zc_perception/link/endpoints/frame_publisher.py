@@ -774,7 +774,7 @@ def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimet
 
 
 def _check_history(qos: QoSProfile, slots: int) -> None:
-    """Check that a buffer is left to fill while transient_local QoS keeps its frames."""
+    """Check that the publisher has enough buffers besides those that transient_local QoS keeps."""
     offered = link_qos(qos)
     kept = (offered.depth or 0) if offered.transient_local else 0
     if kept and kept + 1 + _RESERVE > slots:

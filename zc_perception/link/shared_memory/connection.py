@@ -181,7 +181,7 @@ class Connection:
         try:
             delivery = frame.deliver(self.holder)
         except Exception as error:
-            self._fail('lease', f'a frame was released while it was published: {error}')
+            self._fail('lease', f'a frame was released before it was fully published: {error}')
             raise
         if delivery is None:
             self._fail('lease', f"other code has changed the quota of '{self.holder}'")

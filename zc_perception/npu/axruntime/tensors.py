@@ -17,14 +17,14 @@
 The runtime's tensors, their memory, and the conversion of frames into tensors.
 
 :func:`runtime_tensor` describes an input or output of the runtime. :class:`InputSlot` and
-:class:`OutputSlot` are the memory for one frame. The runtime requires offset 0 in a tensor's
-buffer, so each tensor has a buffer of its own: a dma-buf if there is a dma-heap, otherwise host
-memory.
+:class:`OutputSlot` are the memory for one frame. The runtime requires that a tensor begins at
+offset 0 of its buffer, so each tensor has a buffer of its own: a dma-buf if there is a dma-heap,
+otherwise host memory.
 
-:class:`FrameToTensor` makes the single pass over the pixels that compiled models need. The CPU
-reads the frame's own buffer. But the CPU reads a Jetson's NvBufSurface slowly. So the VIC
-(Jetson's image converter) first scales and converts a frame in an NvBufSurface, and the CPU only
-quantises the VIC's picture.
+Compiled models can't read a frame's pixels. :class:`FrameToTensor` converts the pixels in a single
+pass. The CPU reads the frame's own buffer. But the CPU reads a Jetson's NvBufSurface slowly. So
+the VIC (Jetson's image converter) first scales and converts a frame in an NvBufSurface, and the
+CPU only quantises the VIC's picture.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` (``axrArgument``, ``axrTensorInfo``).
 """
