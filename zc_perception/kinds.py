@@ -128,7 +128,7 @@ T = TypeVar('T')
 @dataclass(frozen=True)
 class Declared(Generic[T]):
     """
-    The declarations of all kinds in one :class:`Kinds`, such as of all kinds of camera.
+    The declarations of all classes that a :class:`Kinds` lists, such as all camera classes.
 
     :param classes: by name, the classes that can be imported.
     :param broken: for each class that can't be used, a message with the reason and package.

@@ -261,7 +261,8 @@ def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
     if 'error' in answer:
         advice = (
             'give this user access to /dev/nvmap (group video; container: --device /dev/nvmap); '
-            'if the user already has it, report this error and the release to the authors'
+            "if the user already has it, report this error and Jetson Linux's release to the "
+            'authors of this package'
         )
         return Finding(need.missing, f'{file}: {answer["error"]}', advice, '', answer)
     return ok(f'{file}: an image was allocated and its layout is understood', **answer)

@@ -115,8 +115,8 @@ class ForeignImages:
         Return the identities of one image's buffers; this costs a system call per descriptor.
 
         :raises AllocationError: a descriptor isn't open.
-        :raises LayoutError: the image has another number of descriptors or buffers than the first
-            image, or another order of them.
+        :raises LayoutError: this image has more or fewer descriptors than the first image, or
+            its descriptors share buffers in another way.
         """
         pattern, identities = _distinct(fds)
         if pattern != self._pattern:

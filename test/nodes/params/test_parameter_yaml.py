@@ -159,12 +159,12 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     },
 }
 MISREAD_BY_RCL: dict[str, tuple[str | bytes, str]] = {
-    'a NUL, escaped': (B(r'a: "x\0y"'), ("line 3: ROS would take 'a' for something else; write "
+    'a NUL, escaped': (B(r'a: "x\0y"'), ("line 3: ROS would misread 'a'; write "
                                          'each parameter as NAME: VALUE')),
     'a NUL in a key': (P(r'"a\0b": 1'), 'line 1: '),
     'a NUL in a name': ('"/capture\\0x": {ros__parameters: {a: 1}}\n', 'line 1: '),
-    'a scalar': ('5', "line 1: ROS would take '5' for something else"),
-    'an empty mapping': (B('b: 1\n    a: {}'), "line 4: ROS would take 'a' for something else"),
+    'a scalar': ('5', "line 1: ROS would misread '5'"),
+    'an empty mapping': (B('b: 1\n    a: {}'), "line 4: ROS would misread 'a'"),
     'a list in a list': (P('a: [[1]]'), "'a'"),
     'a mapping in a list': (P('a: [{b: 1}, {b: 2}]'), "'a'"),
     'a mapping in place of a value': (P('a: 1, a: {b: 2}'), "'a'"),

@@ -114,8 +114,7 @@ class ReplayCamera(DrawnCamera):
     With parameter ``keep_all``, every frame is published exactly once: it waits for a free slot,
     and the recording is not repeated. Otherwise, a frame for which no slot is free is skipped
     without being decoded. Parameter ``loop`` repeats the recording. If parameter ``stamps`` is
-    ``recorded``, each repetition has later stamps than the one before: they differ by the length
-    of the whole recording after ``replay_start``.
+    ``recorded``, the stamps of each repetition follow those of the repetition before it.
 
     :raises ConfigError: the recording can't be used, can't be read up to the time in parameter
         ``replay_start``, or ends before that time.
@@ -133,7 +132,7 @@ class ReplayCamera(DrawnCamera):
                                            'Empty: the only topic with pictures.')),
         ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '',
                       0.01, 100.0),
-        ParameterSpec('replay_start', 0.0, 'skip this much time of the recording at first.', 's',
+        ParameterSpec('replay_start', 0.0, 'time at the start of the recording to skip.', 's',
                       0.0, 1e6),
         ParameterSpec('stamps', 'now', ('stamps of frames. now: the time of the replay. '
                                         'recorded: those in the recording.'), choices=STAMPS),

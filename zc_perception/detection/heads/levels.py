@@ -151,9 +151,9 @@ def _scale(tensor: RawTensor) -> float | bytes:
 
 def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequence[RawTensor]:
     """
-    Return the outputs in types that can be compared with a raw threshold, with one scale each.
+    Convert outputs so that each has one scale, and a type in ``_READ_AS_IT_IS``.
 
-    Outputs of other types, or with several scales, are rare: they are converted to float32.
+    Most outputs need no conversion. The others are converted to float32.
 
     :param gathered: an NHWC output with this number of channels isn't converted if it has a scale
         for each channel, because the caller later dequantises only the few cells that it needs.

@@ -95,7 +95,7 @@ class MeantFor(Enum):
     """The nodes for which a command line sets a key."""
 
     ANY_NODE = 'any node, by a section such as /**'
-    THIS_PROCESS = 'all nodes of the process, by a bare -p'
+    THIS_PROCESS = "all nodes of the process, by a -p without a node's name"
     THIS_NODE = 'the nodes that the command line or a section names'
 
 
@@ -107,7 +107,8 @@ class CommandLine:
     has found them valid before.
 
     :param words: the command line with its ROS arguments.
-    :param tolerant: whether an unknown parameter of a bare ``-p`` causes only a warning.
+    :param tolerant: whether an unknown parameter causes only a warning if ``-p`` sets it without
+        a node's name.
     """
 
     def __init__(self, words: Sequence[str] = (), *, tolerant: bool = False) -> None:

@@ -441,6 +441,6 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
     odd |= {key for key, uses in written.items() if any(v is _UNREADABLE for _, v in uses)}
     if places := [(line, key[1]) for key in odd for line, _ in written.get(key, ())]:
         number, name = min(places)
-        text = f"line {number}: ROS would take '{name}' for something else; {_ODD}"
+        text = f"line {number}: ROS would misread '{name}'; {_ODD}"
         raise ConfigError(f'{where}, {text}')
     return ParameterYaml(path, where, sections, lines)
