@@ -64,7 +64,7 @@ in_child(Turn.FRAMES, _forked)
 @dataclass(frozen=True)
 class Header:
     """
-    The values of a ``std_msgs/Header``, for code without ROS.
+    The values of a ``std_msgs/Header``, for code that does not import ROS.
 
     :param stamp_ns: the time of exposure in the ROS clock, in nanoseconds.
     :param frame_id: the TF name of the camera's optical coordinate frame.
@@ -321,7 +321,7 @@ class Frame:
 
     @property
     def header(self) -> Header:
-        """The frame's ``stamp_ns`` and ``frame_id``, for code without ROS."""
+        """The frame's ``stamp_ns`` and ``frame_id``, for code that does not import ROS."""
         return self.data.header
 
     @property

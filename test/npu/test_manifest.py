@@ -162,7 +162,7 @@ def test_a_device_s_tensors_are_read(tmp_path: Path) -> None:
         (GOOD, 'input.width', 1, 'an integer from 2 to 16384'),
         (GOOD, 'input.layout', 'nwhc', 'one of nchw, nhwc'),
         (GOOD, 'input.scale', 0, 'a number above 0'),
-        (GOOD, 'input.range', [1, 1.0], 'two different numbers, the tensor values of samples 0 '),
+        (GOOD, 'input.range', [1, 1.0], 'two different numbers, the tensor values for pixel '),
         (GOOD, 'input.range', [0, float('inf')], 'two different numbers'),
         (AXL, 'outputs[0].dtype', 'int4', 'one of int8, uint8, int16, int32, float32; did'),
         (AXL, 'outputs[0].shape', [1 << 29, 2, 2], 'the shape of a tensor with at most'),

@@ -504,7 +504,7 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
 
 
 def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that a publisher could use the links' socket folder, without making the folder."""
+    """Check that a publisher could use or make the links' socket folder; make no folder."""
     folder = default_folder(system.environment)
     figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
     groups = sorted(

@@ -21,7 +21,7 @@ the frame. When GStreamer has freed the last of these memories, the frame is rel
 are watched, not the GStreamer buffer, because elements may move them to other buffers. For each
 freed memory, GStreamer calls :func:`g_async_queue_push`, which puts the memory's address into our
 queue, and our thread reads the queue. So GStreamer's threads run no Python code when they free
-memory, which they may do while the interpreter ends.
+memory: they may free memory while the interpreter ends.
 
 :class:`FramePipeline` is one run of a pipeline, from start to end or error. :class:`FrameFeed`
 runs a pipeline with the frames of a queue, and starts a new run some time after an element failed.

@@ -161,8 +161,8 @@ def name_before_remaps(node: Node, topic: str) -> str:
     Return a name that the node's remaps turn into *topic*, a full name.
 
     rclpy remaps every name that it gets, also a full name that is already the result of a remap.
-    If the remaps exchange topics, this is the other topic's name. If no name leads to *topic*,
-    return *topic*, which rclpy then remaps.
+    If the remaps exchange two topics, the returned name is the other topic's name. If the remaps
+    turn no name into *topic*, return *topic*, which rclpy then remaps.
     """
     name, seen = topic, {topic}
     while (remapped := node.resolve_topic_name(name)) != topic:

@@ -151,7 +151,9 @@ class _Trigger(ABC):
 
 class SnapshotService(_Trigger):
     """
-    Copies the next frame (``snapshot`` in the ledger), releases the frame, and writes the copy.
+    Copies the next frame, releases the frame, and writes the copy to files.
+
+    The copy ledger counts the copy as ``snapshot``.
 
     :param supervisor: returns the camera's present supervisor, which knows why no frame comes.
     """

@@ -159,10 +159,10 @@ class ModelInput:
 
     :param width: pixels, without padding; 0 if the model runs on the frame's own planes at the
         frame's size (``resize`` ``none``).
-    :param low: real value of sample 0.
-    :param high: real value of sample 255.
+    :param low: real value for pixel value 0.
+    :param high: real value for pixel value 255.
     :param resize: ``letterbox``, ``stretch`` or ``none``.
-    :param pad: the sample that fills the borders of a letterbox, 0..255.
+    :param pad: the pixel value that fills the borders of a letterbox, 0..255.
     :param layout: ``nchw`` or ``nhwc``. For a compiled model, the file itself decides *layout*,
         *dtype*, *scale* and *zero_point*, and these values in this object are ignored.
     :param dtype: float32, float16, uint8 or int8.
@@ -200,7 +200,7 @@ class ModelInput:
         return 1, self.channels, self.height, self.width
 
     def tables(self) -> NDArray[Any]:
-        """Return the tensor's value for each channel and sample, as an array (channels, 256)."""
+        """Return the tensor's value for each channel and pixel value, as an array (channels, 256)."""
         samples = self.low + np.arange(256) * ((self.high - self.low) / 255)
         mean, std = (
             np.resize(given or one, (self.channels, 1))
@@ -386,15 +386,15 @@ INPUT = Table(
         ),
         'range': Key(
             array(
-                'two different numbers, the tensor values of samples 0 and 255',
+                'two different numbers, the tensor values for pixel values 0 and 255',
                 number(),
                 2,
                 2,
                 different=True,
             ),
             (
-                'Real values of samples 0 and 255. Left out: 0 and 1, or 0 and 255 for uint8 '
-                'without a scale.'
+                'Real values for pixel values 0 and 255. Left out: 0 and 1, or 0 and 255 for '
+                'uint8 without a scale.'
             ),
             [0.0, 1.0],
         ),

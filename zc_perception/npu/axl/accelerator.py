@@ -225,8 +225,8 @@ class AxlAccelerator(Axl):
     job in flight. With the cache off, each frame is imported before its job, and the import is
     released after the job, as in the sample code of the document *ZED X → Metis*.
 
-    :raises AcceleratorError: there is no card, or its driver lacks the ioctls; the message says
-        what to use instead.
+    :raises AcceleratorError: there is no card, or its driver lacks the import and submit ioctls;
+        the message says what to use instead.
     """
 
     def __init__(self, values: Mapping[str, Any], *, tree: HostTree = HOST) -> None:
@@ -505,10 +505,10 @@ def allocate_results(heap: Heap, size: int, count: int) -> list[DmaBuf]:
 
 class ResultBuffer:
     """
-    The memory of one result.
+    A buffer for the result of one job at a time, with views of its mapping.
 
-    The buffer is mapped only once, when its first result is read. The results of later jobs are
-    read through the same views.
+    The first call of :meth:`tensors` maps the buffer. The mapping stays for the results of later
+    jobs.
     """
 
     def __init__(self, buffer: DmaBuf, specs: Sequence[TensorSpec]) -> None:

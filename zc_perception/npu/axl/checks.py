@@ -159,12 +159,12 @@ def _call(fd: OwnedFd, request: int, descriptor: int) -> int:
 
 def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) -> AttachProbe:
     """
-    Probe whether the shipped driver of a card can attach and map *buffer*.
+    Probe whether a card's driver, the one of the Voyager SDK, can attach and map *buffer*.
 
     Nothing stays attached, and no answer of the driver raises an error.
 
     :param path: the card's device node.
-    :param buffer: one page of the heap to probe (see the module's docstring); the caller owns it.
+    :param buffer: one page of a heap (see the module's docstring); the caller owns the buffer.
     """
     try:
         device = OwnedFd.open(path, os.O_RDWR)

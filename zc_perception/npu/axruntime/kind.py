@@ -207,7 +207,7 @@ class VoyagerRules(EngineRules):
                 f"{file}: graph '{compiled.preprocess_graph}' has to run before the model, and "
                 'this package does not run it; compile the model without the graph, or set '
                 f"'{place.at('range').key}' of {place.path.name} to the values that the graph "
-                'makes of samples 0 and 255'
+                'makes of pixel values 0 and 255'
             )
         height, width = (inner or compiled.shape)[1:3]
         for name, size in (('width', width), ('height', height)):

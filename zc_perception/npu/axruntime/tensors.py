@@ -142,7 +142,7 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
     if model.grey or model.mean or model.std:
         raise ConfigError(
             "the manifest's input has mean, std or grey, which compiled models don't take; give "
-            'the real values of samples 0 and 255 in input.range instead'
+            'the real values for pixel values 0 and 255 in input.range instead'
         )
     batch, height, width, channels = tensor.shape
     if batch != 1 or tensor.padded_shape[0] != 1:
