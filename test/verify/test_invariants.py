@@ -454,7 +454,7 @@ def test_a_fact_in_a_wrong_form_is_left_out_and_told(facts: dict[str, Any]) -> N
     good, (told,) = check_facts({'role': 'capture', **facts})
     (name,) = facts
     assert good == {'role': 'capture'}
-    assert told.startswith(f'its {name} is ') and '; it must be ' in told and len(told) < 200
+    assert told.startswith(f'fact {name} is ') and '; it must be ' in told and len(told) < 200
 
 
 @pytest.mark.parametrize('facts', [WRONG[0], WRONG[3]], ids=repr)

@@ -43,8 +43,8 @@ class Ran(NamedTuple):
     One run of the model on a region of a frame.
 
     :param region: the model's input was this part of the frame.
-    :param which: (n) indices of the detections that this run found.
-    :param rows: (n) the row number of each of these detections in *outputs*.
+    :param which: which of the frame's detections this run found: their n indices.
+    :param rows: the row number in *outputs* of each of these n detections.
     """
 
     region: Region

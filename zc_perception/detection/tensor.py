@@ -176,7 +176,7 @@ class QuantisedTensorSpec:
 
 def added_constant(table: Tensor) -> int | None:
     """
-    Return a number k such that *table* is ``clip(x - 128 + k, -128, 127)``, or ``None``.
+    Return k such that *table* maps each x to ``clip(x - 128 + k, -128, 127)``; ``None``: no k.
 
     Nearly every model has such a k (most often 0). Adding k is quicker than looking up a table.
     """

@@ -166,7 +166,8 @@ class BoxesInSpace:
         with self._lock:
             self._counts['depths'] += 1
             self._depths[stamp_ns(message.header)] = message
-            # Keep the depth pictures of these frames: a slow model's detections come much later.
+            # Keep the depth pictures of frames that the model still processes, or whose detections
+            # are kept: a slow model's detections come long after the depth picture.
             needed = {*self._in_flight(), *self._found}
             for stamp in [each for each in self._depths if each not in needed][:-_DEPTHS]:
                 del self._depths[stamp]

@@ -200,7 +200,7 @@ class ModelInput:
         return 1, self.channels, self.height, self.width
 
     def tables(self) -> NDArray[Any]:
-        """Return the tensor's value for each channel and pixel value, as an array (channels, 256)."""
+        """Return an array (channels, 256): the tensor's value for each channel and pixel value."""
         samples = self.low + np.arange(256) * ((self.high - self.low) / 255)
         mean, std = (
             np.resize(given or one, (self.channels, 1))

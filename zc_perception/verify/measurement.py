@@ -128,7 +128,7 @@ def check_facts(facts: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     wrong = []
     for name, (fits, form) in _FORMS.items():
         if name in good and not fits(good[name]):
-            wrong.append(f'its {name} is {shown(good.pop(name))}; it must be {form}')
+            wrong.append(f'fact {name} is {shown(good.pop(name))}; it must be {form}')
     return good, wrong
 
 
