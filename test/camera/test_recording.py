@@ -479,6 +479,8 @@ def test_a_file_whose_end_has_no_room_is_not_called_finished(
 def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, make_pool: MakePool) -> None:
     pool = make_pool(16, 8)
     with to(tmp_path / 'a') as recorder:
+        with pytest.raises(ConfigError, match=r"another recorder writes to '.*a'; end it, or set"):
+            to(tmp_path / 'a')
         put(recorder, pool, 0, 1)
         until(lambda: recorder.statistics().recorded == 2, 'both are written')
         with pytest.raises(ConfigError, match=r"a_0\.mcap' is still being recorded"):

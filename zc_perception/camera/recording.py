@@ -71,6 +71,7 @@ from zc_perception.camera.mcap_file import (
 from zc_perception.errors import ConfigError, FormatError, RecordingError, ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import views
@@ -263,7 +264,8 @@ class Recorder:
 
     :param ledger: counts each copy of a frame, under ``record``.
     :param open_output: opens a new file; tests pass their own function.
-    :raises ConfigError: the path is no folder, or the folder can't be written.
+    :raises ConfigError: the path is no folder, the folder can't be written, or another recorder
+        writes to it.
     """
 
     def __init__(
@@ -309,6 +311,16 @@ class Recorder:
             done.append(f"'{folder}' has {len(self._finished)} files; new files are added to them")
         if shortage := self._shortage():
             raise ConfigError(shortage)
+        self._folder_lock = OwnedFd.open(str(folder), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._folder_lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._folder_lock.close()
+            raise ConfigError(
+                f"another recorder writes to '{folder}'; end it, or {_NEXT_STEP}"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
         return done
 
     def _shortage(self) -> str:
@@ -559,6 +571,7 @@ class Recorder:
         ended = not self._thread.is_alive()
         if ended:
             self._syncing.join(_SYNCED_S)
+        self._folder_lock.close()
         return ended
 
     def _give_up(self, stuck_s: float) -> None:
