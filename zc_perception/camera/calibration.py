@@ -148,7 +148,7 @@ class Calibration:
     def picture(self) -> tuple[int, int]:
         """Size of the pictures that the calibration is for, after binning and cropping."""
         width, height = (self.roi.width or self.width, self.roi.height or self.height)
-        # A file may state more binning than the picture has pixels; nothing may divide by 0 then.
+        # At least 1, because scaled() divides by it: a file may state a binning above the size.
         return max(1, width // (self.binning_x or 1)), max(1, height // (self.binning_y or 1))
 
     def size_mismatch(self, width: int, height: int, source: str) -> str | None:
@@ -457,8 +457,8 @@ def _matrix(
     """
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
         raise ConfigError(
-            f"'{source}': {key} is {shown(value)}; it must have the keys rows, cols and data, "
-            'a list of numbers'
+            f"'{source}': {key} is {shown(value)}; it must have the keys rows, cols and data; "
+            'data must be a list of numbers'
         )
     shape = [_integer(value.get(part), f'{key}.{part}', source) for part in ('rows', 'cols')]
     if columns and shape != [rows, columns]:

@@ -281,7 +281,7 @@ class ImageToFrame:
     The messages may have any of :data:`~zc_perception.pixel.raw_picture.ENCODINGS`; alpha is
     ignored.
 
-    :param holder: name of the pool, and of its frames' holder.
+    :param holder: name of the pool; also the consumer's name in the pool's leases.
     :param slots: number of frames that may exist at the same time.
     """
 

@@ -350,7 +350,7 @@ class _Levels:
     def detections(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections | None:
-        """Return ``None``: compiled code decodes only tables, not levels."""
+        """Return ``None``: compiled code decodes only one tensor with all boxes."""
         return None
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
