@@ -438,7 +438,7 @@ def test_steps_that_would_take_all_memory_are_refused_by_name(
 
 def test_a_tiled_layout_is_the_camera_s_own_to_allocate() -> None:
     expected = (
-        f'NV12 {modifier_name(TILED)}: only the camera itself can allocate a non-linear layout'
+        f'NV12 {modifier_name(TILED)}: only the camera itself can allocate non-linear buffers'
     )
     with pytest.raises(NegotiationError, match=re.escape(expected)):
         agree([who('camera', 'NV12 tiled')], SIZE).layout()

@@ -611,7 +611,7 @@ class SurfaceCache:
             return pointer, opened.pop_all()
 
     def tidy(self) -> None:
-        """Release the surfaces of buffers that their owners have closed."""
+        """Release the surfaces whose buffer has been closed by its owner."""
         while not self._ended.empty():
             identity = self._ended.get()
             for key in [key for key in self._entries if key[0] == identity]:

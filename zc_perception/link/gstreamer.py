@@ -303,8 +303,8 @@ class LentFrames:
 SOURCE = 'zc_frames'
 # The first version of GStreamer with DMA_DRM caps.
 _DRM_SINCE = (1, 24)
-# A buffer's PTS is a whole number of microseconds, because drivers count in microseconds and must
-# return the PTS unchanged.
+# Each buffer's PTS is a multiple of this, because V4L2 encoders store the PTS in microseconds. The
+# PTS of the encoded picture then equals the frame's PTS, so that the frame's header is found.
 TICK_NS = 1000
 # The latency that our source reports: the age of a frame when it is pushed. Without this report,
 # sinks that synchronise to the clock would drop frames as late.

@@ -444,8 +444,9 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     overridden = [policy for policy in policies if prefix + policy.name.lower() in given]
     _declare_qos_parameters(kind, node, topic, qos, QoSOverridingOptions(overridden))
     # Declare the policies without a user's value as well, so that tools show them. This call
-    # writes the parameters' values into the QoS that it gets. Those values are the defaults of the
-    # endpoint that was made first. As this endpoint may have other defaults, pass a copy of *qos*.
+    # writes the parameters' values into the QoS that it gets. If an earlier endpoint of this topic
+    # declared the parameters, their values are that endpoint's defaults, which may differ from the
+    # defaults in *qos*. So pass a copy of *qos*.
     shown = [policy for policy in policies if policy not in overridden]
     _declare_qos_parameters(kind, node, topic, copy.copy(qos), QoSOverridingOptions(shown))
 

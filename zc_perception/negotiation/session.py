@@ -151,7 +151,7 @@ class BufferSession:
 
     def allocate(self, consumers: Sequence[Consumer], allocator: Allocator) -> BufferSettings:
         """
-        Choose one setting, allocate buffers, and let consumers import them on trial.
+        Choose settings for all consumers, allocate the buffers, and let the consumers import them.
 
         Consumers whose constraints contradict those of the camera, of a stand-in (for a consumer
         that comes later) or of earlier *consumers* are refused. Each other consumer imports the

@@ -216,7 +216,7 @@ class AllocationRequest:
         if LINEAR not in self.modifiers:
             names = ', '.join(format_text((self.fourcc, modifier)) for modifier in self.modifiers)
             raise NegotiationError(
-                f'{names}: only the camera itself can allocate a non-linear layout'
+                f'{names}: only the camera itself can allocate non-linear buffers'
             )
         return self.limits.layout(self.fourcc, self.size, self.placement)
 

@@ -498,7 +498,7 @@ class RecorderNode(PerceptionNode):
         return self._recorder is not None and self._recorder.failed
 
     def collect_diagnostics(self) -> list[Status]:
-        """Return the statuses of lifecycle, recording or black box, and subscription of frames."""
+        """Return the statuses of lifecycle, black box, recording and frame subscription."""
         found = [self.lifecycle_status()]
         if self._box is not None:
             found.append(self._box_status(self._box))

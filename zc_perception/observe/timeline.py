@@ -59,9 +59,10 @@ _NEWEST = 1 / 16
 
 def spans_ns(times_ns: Sequence[int]) -> list[int]:
     """
-    Return the durations of the stages in nanoseconds, from the times between them.
+    Return the stages' durations; *times_ns* are the times at which a stage begins or ends.
 
-    If a time is unknown (0), the stage that it ends has duration 0, and the next stage is longer.
+    If a time is unknown (0), the stage before it gets duration 0, and the stage after it gets the
+    duration of both.
     Negative durations become 0: a node may note a submission's time after it has seen the fence.
     """
     return [end - begin for begin, end in itertools.pairwise(itertools.accumulate(times_ns, max))]

@@ -431,7 +431,8 @@ class Pipeline(BarePipeline):
 
     def _prepare(self) -> None:
         gst, sink = self._gst, self._sink
-        # With enable-last-sample, the sink would keep a sample: one buffer less for the source.
+        # With enable-last-sample, the sink would keep the last buffer, so that the source couldn't
+        # fill it again.
         for name, value in (
             ('enable-last-sample', False),
             ('qos', False),

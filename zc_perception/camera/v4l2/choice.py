@@ -567,7 +567,7 @@ class ImportedMemory(FrameMemory):
         self._heaps.choose(good[0])
 
     def _try(self, driver: DriverFormat) -> None:
-        """Let the driver import some frames, to find out whether it accepts scattered pages."""
+        """Let the driver import some buffers; raise CameraError if it refuses one."""
         made, capabilities = self._device.request_buffers(_TRIALS, self.memory)
         try:
             if not made or (capabilities and not capabilities & abi.BUF_CAP_SUPPORTS_DMABUF):

@@ -476,7 +476,7 @@ def _keep_few(
     wide: float,
 ) -> NDArray[np.intp]:
     """
-    Do the same as :func:`_few`, for callers that have already checked the values.
+    Suppress duplicates with OpenCV alone; return the indices of the kept boxes, best first.
 
     The boxes of each class are shifted by a distance of their own, so that boxes of different
     classes don't overlap.

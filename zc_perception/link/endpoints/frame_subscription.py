@@ -186,7 +186,7 @@ def create_frame_subscription(
     **Errors.** An exception of the callback goes to the code that spins the node, as in rclpy. The
     frame is released. If your code continues to spin the node, the next frame comes.
 
-    :param node: the node that subscribes; the camera's diagnostics show its name.
+    :param node: the node that subscribes; the camera's diagnostics show this node's name.
     :param topic: name of a ``sensor_msgs/msg/Image`` topic, relative or absolute; remaps apply.
     :param callback: a function or coroutine function that takes a :class:`Frame`.
     :param qos: QoS of the topic, in place of *depth*. By default, messages of best-effort and of

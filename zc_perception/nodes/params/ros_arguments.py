@@ -92,7 +92,7 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
 
 
 class MeantFor(Enum):
-    """The nodes for which a command line sets a key."""
+    """The nodes for which a command line sets a parameter."""
 
     ANY_NODE = 'any node, by a section such as /**'
     THIS_PROCESS = "all nodes of the process, by a -p without a node's name"

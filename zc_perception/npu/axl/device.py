@@ -51,7 +51,7 @@ from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
 JOB = 'job'
-"""Stands for the ioctl's name in the message of an error that a job's fence reports."""
+"""The word that an error message has in place of an ioctl's name if a job's fence failed."""
 ENOTSUPP = 524
 """A kernel-internal errno that some drivers return to programs; C libraries don't name it."""
 _FORMATS = 64

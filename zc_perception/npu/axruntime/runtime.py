@@ -317,9 +317,9 @@ def choose_device(devices: Sequence[Device], wanted: str) -> Device:
     """
     Return the device that parameter ``accelerator_device`` names.
 
-    :param wanted: a name as ``axdevice`` lists it, with dashes or colons; or as for accelerator
-        ``axl``: the card's device node, its PCI address, or an index in the order of PCI
-        addresses; empty: the first device that the runtime lists.
+    :param wanted: the device's name as ``axdevice`` lists it, with dashes or colons; the card's
+        device node; the card's PCI address; an index in the order of PCI addresses; or empty: the
+        first device that the runtime lists.
     :raises AcceleratorError: there is no such device; the message lists the devices.
     """
     if not wanted:
