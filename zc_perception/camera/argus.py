@@ -169,7 +169,7 @@ def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
             )
             if found is None:
                 raise ConfigError(
-                    f"{SOURCE} of this release has no property '{name}'; see gst-inspect-1.0 "
+                    f"this Jetson's {SOURCE} has no property '{name}'; see gst-inspect-1.0 "
                     f'{SOURCE}'
                 )
             words.append(f'{found}={value}')

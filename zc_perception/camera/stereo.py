@@ -49,8 +49,8 @@ DEFAULT_DEPTH = 2
 # unknown, the side waits _PATIENCE_S seconds.
 _PATIENCE = 0.75
 _PATIENCE_S = 0.02
-# A recording can wait longer than a driver. With this longer wait, the sides of one recording find
-# each other even if one topic begins later, or one side starts later.
+# A recording can wait longer than a driver. With this longer wait, the frames of a recording's two
+# sides are paired even if one topic begins later, or one side starts later.
 _RECORDED_PATIENCE_S = 1.0
 _END_WAIT_S = 0.1
 

@@ -465,7 +465,7 @@ class Trace:
         return lanes
 
     def _flows(self) -> list[dict[str, Any]]:
-        """Return the events that make arrows (a flow) from span to span of each frame."""
+        """Return the events that make the viewer connect each frame's spans by arrows (a flow)."""
         steps: dict[int, list[tuple[Span, Track]]] = {}
         for track in self._tracks:
             for span in track.spans:

@@ -169,7 +169,7 @@ MISREAD_BY_RCL: dict[str, tuple[str | bytes, str]] = {
     'a mapping in a list': (P('a: [{b: 1}, {b: 2}]'), "'a'"),
     'a mapping in place of a value': (P('a: 1, a: {b: 2}'), "'a'"),
     'behind a dotted name': (P('e: {a.b: {d: 1}, f: 2}'), "'e.f'"),
-    'a key that only begins so': ('/capture: {ros__parameters_x: {a: 1}}\n', 'ROS would take'),
+    'a key that only begins so': ('/capture: {ros__parameters_x: {a: 1}}\n', 'ROS would misread'),
 }  # fmt: skip
 
 

@@ -55,13 +55,13 @@ _FAR = 4.0
 
 class YoloX(Head):
     """
-    Decode one tensor with the cells of all levels, or the raw levels.
+    Decode one tensor with the cells of all levels, or the tensors of each level.
 
-    The tensor is 1 x N x (5 + C), finest level first: box, objectness, C classes. A raw level
-    has its boxes, objectness and classes in one tensor, or in separate tensors.
+    The tensor of all levels is 1 x N x (5 + C), finest level first: box, objectness, C classes.
+    Otherwise each level has one tensor, or separate tensors for boxes, objectness and classes.
 
-    For a raw number v: centre = (v + cell) · stride, size = exp(v) · stride. Usually the network
-    itself applies the sigmoid to objectness and classes.
+    The head computes boxes from the model's numbers v: centre = (v + cell) · stride, size =
+    exp(v) · stride. Usually the model itself applies the sigmoid to objectness and classes.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {

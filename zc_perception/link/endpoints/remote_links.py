@@ -580,7 +580,7 @@ class SharedMemoryLinks:
             )
 
     def windows(self) -> Sequence[Window]:
-        """Return the window of each connected publisher."""
+        """Return how many frames of each connected publisher the subscription may hold."""
         with self._lock:
             return [
                 window for link in self._links.values() if (window := link.window()) is not None
