@@ -419,7 +419,7 @@ class AdaptedSubscription(Generic[T]):
             wake_up(executor)
 
     def _too_slow(self) -> TooSlow | None:
-        """Return the slow work that fills the window; ``None``: frames are kept on purpose."""
+        """Return the work that is too slow; ``None``: the user's code keeps frames on purpose."""
         called_at = self._called_at
         # Check for only half of STALLED_S: the callback begins a little after its frame was handed
         # out, so the callback has run for less time than the window was full.

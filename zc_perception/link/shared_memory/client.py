@@ -254,10 +254,11 @@ class SharedMemoryClient:
     """
     Receives one publisher's frames from another process of this host.
 
-    The client owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the
-    connection. Received frames own their leases, so they stay readable after the connection has
-    ended. Any thread may call any method, and only :meth:`wait` blocks. Locks are taken in this
-    order: ``_connecting``, held during an attempt; ``_lock``; the lock of the slots.
+    The client owns the attempt to connect, the :class:`RemoteSlots` of the connection, and the
+    epoll whose descriptor :meth:`fileno` returns. Received frames own their leases, so they stay
+    readable after the connection has ended. Any thread may call any method, and only :meth:`wait`
+    blocks. Locks are taken in this order: ``_connecting``, held during an attempt; ``_lock``; the
+    lock of the slots.
 
     :param path: the path of the publisher's socket, as its announcement names it.
     :param name: this consumer's name in the diagnostics of both ends.
