@@ -89,7 +89,7 @@ def test_what_nobody_can_know_is_never_passed_over(name: str, camera_boot: Boot)
 @pytest.mark.long
 def test_what_verdicts_say_besides(camera_boot: Boot) -> None:
     outcome = camera_boot.case('imports_at_a_wrong_offset')
-    assert 'where the planes begin' in outcome['checks']['I3']['not_seen'][0], told(outcome)
+    assert 'strides of the planes' in outcome['checks']['I3']['not_seen'][0], told(outcome)
     # Fences tell which buffers the jobs read.
     outcome = camera_boot.case('nothing')
     found = outcome['checks']['I3']

@@ -231,8 +231,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'image_encoding',
             'rgb8',
-            "Encoding of image_raw for plain subscribers. native: the frame's bytes as they are, "
-            "if ROS has an encoding for its format, else rgb8.",
+            "Encoding of the sensor_msgs/Image messages of image_raw. native: the frame's bytes "
+            "as they are, if ROS has an encoding for the frame's format, else rgb8.",
             choices=OUTPUT_ENCODINGS,
             dynamic=True,
         ),

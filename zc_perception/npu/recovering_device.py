@@ -108,7 +108,7 @@ class RecoveringDevice:
 
     @property
     def trial_imports(self) -> int:
-        """The trial imports since the start, by the present accelerator and those before it."""
+        """The sum of ``Accelerator.trial_imports`` of the present and all past accelerators."""
         return self._past_trial_imports + self.accelerator.trial_imports
 
     def loss(self, error: BaseException) -> str:

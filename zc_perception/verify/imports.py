@@ -872,8 +872,8 @@ class ImportFollowing:
         """List the facts that no source reports, so that they can't be checked."""
         told = [
             (
-                "where the planes begin in an import, and their strides: the driver's events do "
-                'not have them'
+                "the offsets and strides of the planes in an imported buffer: the driver's events "
+                'do not have them'
             )
         ]
         if self.unsure_handles:

@@ -455,8 +455,8 @@ def _few(
     """
     Suppress duplicates with OpenCV alone; return the indices of the kept boxes, best first.
 
-    :param boxes: (4 or more, n) x, y, width, height.
-    :param scores: above zero.
+    :param boxes: (4 or more, n) rows of x, y, width and height; other rows are ignored.
+    :param scores: (n,) values above zero.
     """
     if classes is None:
         return _opencv(boxes, scores, threshold)

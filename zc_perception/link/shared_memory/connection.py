@@ -483,7 +483,7 @@ class Connection:
         try:  # noqa: SIM105 - runs for every frame; suppress() would make it a tenth slower
             frame.release(fence)
         except StaleFrameError:
-            pass  # another thread has already taken back this holder's leases
+            pass  # another thread has already taken back this consumer's leases
         if self._pending:
             self.flush()
 

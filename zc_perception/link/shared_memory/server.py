@@ -339,8 +339,8 @@ class SharedMemoryServer:
         self._heard = threading.Condition(self._lock)
         self._consumers: dict[int, tuple[Consumer, Peer, int]] = {}
         self._connections: tuple[Connection, ...] = ()
-        # Consumers by their socket's descriptor: those without HELLO, those waiting for buffers,
-        # and those with WELCOME. Only the server's thread uses these tables.
+        # Consumers by their socket's descriptor: those that haven't sent HELLO, those that
+        # wait for buffers, and those that got WELCOME. Only the server's thread uses the tables.
         self._newcomers: dict[int, Newcomer] = {}
         self._waiting: dict[int, Newcomer] = {}
         self._established: dict[int, Connection] = {}

@@ -404,7 +404,7 @@ def argument_registers(machine: str = '') -> tuple[str, str, str] | Unreadable:
 
 LARGE = 65536
 COPY = 'libc_copy'
-# The largest number of ranges in a filter. The kernel accepts at most one page of text.
+# The largest number of ranges in a filter. A filter is a text, which may fill one page of memory.
 _MAX_RANGES = 24
 
 
