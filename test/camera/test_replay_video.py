@@ -236,8 +236,8 @@ def test_frames_have_the_colorimetry_of_the_file_and_its_samples(
 
 
 @pytest.mark.parametrize(('said', 'words'), [
-    ({'colorspace': 9, 'color_trc': 16}, r'its transfer is PQ \(HDR\)'),
-    ({'colorspace': 1, 'color_trc': 8}, r'its transfer is linear'),
+    ({'colorspace': 9, 'color_trc': 16}, r'its transfer function is PQ \(HDR\)'),
+    ({'colorspace': 1, 'color_trc': 8}, r'its transfer function is linear'),
     ({'colorspace': 7}, 'its colour matrix is smpte240m; .* only bt709, bt601, bt2020'),
 ])  # fmt: skip
 def test_colours_without_a_conversion_are_refused_by_name(

@@ -149,7 +149,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 def announcement_topic(topic: str) -> str:
     """
-    Return the name of the topic for announcements of *topic*'s publishers.
+    Return the name of the topic on which the publishers of *topic* announce themselves.
 
     :param topic: the full name of the image topic.
     :raises ConfigError: the returned name would be longer than ROS allows.

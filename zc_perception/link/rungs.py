@@ -175,8 +175,9 @@ def choose(view: TopicView) -> Choice:
         elif remote.state is RemoteState.CONNECTING:
             waiting.append(f'connecting to {label}{": " * bool(remote.reason)}{remote.reason}')
         elif remote.state is RemoteState.GONE:
-            # The graph still shows an ended publisher for a while. Don't read messages for it: a
-            # reader would make the next publisher on the topic convert its frames.
+            # The graph still shows an ended publisher for a while. Don't read messages because of
+            # it: if the next publisher on the topic sees a reader of messages, it converts its
+            # frames to messages.
             ended.append(label)
         else:
             indirect[label] = f'{label}: {remote.reason}'

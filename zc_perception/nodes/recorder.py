@@ -269,8 +269,8 @@ class RecordedTopics:
 
 
 _WAIT_S = 0.1
-# The node copies each frame at once and releases it, so it holds the frame being copied and at
-# most one more.
+# The node copies each frame as soon as it comes, and then releases it. So the node holds at most
+# two frames: the one that it copies, and the next one.
 _HELD = 2
 _DEPTH = 16
 RECORDING = Part(

@@ -647,7 +647,7 @@ class BagSource(FrameSource):
         colours: Colorimetry,
         planes: Sequence[NDArray[Any]],
     ) -> None:
-        """Write a picture of a known format; if it isn't scaled, this only copies its bytes."""
+        """Write *picture* into *planes*; if the picture isn't scaled, only copy its bytes."""
         size = picture.width, picture.height
         self._check_size(*size)
         layout = tight_layout(fourcc, *size)

@@ -358,7 +358,9 @@ def colorimetry(
     """
     if said.transfer in _NOT_CONVERTED:
         curve = _NOT_CONVERTED[said.transfer]
-        raise FormatError(f'its transfer is {curve}, which this package can not read; {_TO_SDR}')
+        raise FormatError(
+            f'its transfer function is {curve}, which this package cannot read; {_TO_SDR}'
+        )
     transfer = Transfer.SRGB if said.transfer == 'iec61966-2-1' else Transfer.BT709
     full = said.range == 'pc' or (said.range == UNKNOWN and (rgb or grey or jpeg))
     range_ = Range.FULL if full else Range.LIMITED
@@ -822,8 +824,8 @@ class VideoFile:
         self._frames.close()
         self._source.close()
         self._ahead.clear()
-        # Without close(), old PyAV stops the decoder's threads only when the garbage collector
-        # runs.
+        # In old PyAV, call the codec's close(): otherwise its threads run until the garbage
+        # collector destroys the codec. Newer PyAV has no such method.
         if hasattr(self._codec, 'close'):
             self._codec.close(False)
         self._codec = self._stream = None

@@ -506,7 +506,8 @@ class V4l2Camera(V4l2):
     """
     Captures from a V4L2 device of the single- or multi-planar API.
 
-    :param path: the device file that a lost camera has now; it replaces parameter ``device``.
+    :param path: the present device file of a camera that was lost and has come back, used instead
+        of parameter ``device``; ``None``: no camera was lost.
     :raises CameraBusyError: another program streams from the device.
     :raises CameraLostError: there is no signal at the device's input.
     :raises CameraError: the device can't do what the parameters ask for. The message lists what it

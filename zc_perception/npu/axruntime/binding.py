@@ -211,7 +211,7 @@ class BindingSession(Session):
             ) from None
 
     def free(self, handle: Any) -> None:
-        """Release a connection; an instance or a model is destroyed with its last reference."""
+        """Release a connection; instances and models are destroyed when nothing refers to them."""
         if hasattr(handle, 'release'):
             handle.release()
 

@@ -277,8 +277,9 @@ class Session(ABC):
             if model is not None:
                 for connection in model.connections:
                     connection.close()
-                # Drop the reference now: Axelera's Python package destroys an object with its
-                # last reference, and must do so before the context is closed.
+                # Drop the model's reference to the handle now: Axelera's Python package destroys
+                # an object when nothing refers to it any more. This must happen before the
+                # context is closed.
                 handle, model.handle = model.handle, None
                 self.free(handle)
 
