@@ -578,8 +578,8 @@ MAX_OBJECTS = 40
 MIN_VISIBLE = 0.55
 MIN_INSIDE = 0.8
 
-# The input size of model ``road``. Objects are scaled so that their sizes are similar in every
-# picture that is letterboxed to this size.
+# The input size of model ``road``. Objects are scaled with the picture: after the picture has been
+# letterboxed to this size, objects have similar sizes, whatever size the picture had.
 _REFERENCE_WIDTH, _REFERENCE_HEIGHT = 640, 384
 _FOCAL = 420.0
 _CAMERA_HEIGHT = 2.0

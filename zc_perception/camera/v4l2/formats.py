@@ -49,7 +49,7 @@ JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
 
 @dataclass(frozen=True)
 class DriverPlane:
-    """One of a frame's buffers: the bytes per row of its first plane, and its size in bytes."""
+    """One of a frame's buffers: stride of the buffer's first plane, and size of the buffer."""
 
     stride: int
     size: int

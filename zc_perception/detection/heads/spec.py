@@ -155,9 +155,10 @@ class Head(ABC):
     Decode the outputs of one model; only one thread at a time may use a head.
 
     Masks, keypoints and angles are read after decoding, only for the detections that suppression
-    leaves. :attr:`Detections.rows` has the row number of each detection, and :meth:`extras` reads
-    the numbers after the classes in these rows. A manifest sets at most one option of ``EXTRAS``:
-    it says what these numbers mean. Use row numbers only with the head that returned them.
+    leaves. :attr:`Detections.rows` says from which row of the outputs each detection comes, and
+    :meth:`extras` reads the numbers that stand after the classes in these rows. A manifest sets at
+    most one option of ``EXTRAS``, which says what the numbers mean. Use row numbers only with the
+    head that returned them.
 
     :param spec: the kind and its options; the caller has already checked the options with the
         rules in the class's ``OPTIONS``.

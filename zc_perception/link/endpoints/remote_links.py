@@ -122,7 +122,7 @@ SLOW_CALLBACK = TooSlow(
 
 class WindowWarnings:
     """
-    Logs warnings about the windows of one subscription.
+    Logs a warning if a window of one subscription is too small or full; see :class:`Window`.
 
     :param warn: logs a text as a warning.
     """

@@ -288,7 +288,9 @@ def load_best(plan: LoadPlan) -> LoadedModel:
                         f'output_dmabuf: true does not work; set output_dmabuf to auto ({error})'
                     ) from error
                 raise
-            notices.append(f'the runtime refused {refused[attempt]}, so it copies them ({error})')
+            notices.append(
+                f'the runtime refused {refused[attempt]}, and the runtime copies them ({error})'
+            )
             continue
         if plan.late:
             notices.append(
