@@ -263,7 +263,7 @@ def test_a_disk_that_is_full(
         run.group.add_node(recorder)
         try:
             recorder.start()
-            full = 'No space left on device', 'make room, then start a new recording'
+            full = 'No space left on device', 'make room on the disk, then start a new recording'
             run.comes_to('recorder: recording', ERROR, *full)
             recorder.trigger_deactivate()
             recorder.trigger_cleanup()

@@ -61,7 +61,7 @@ from zc_perception.pixel.layout import compute_layout, ImageLayout
 TRANSFORM_LIBRARY = 'libnvbufsurftransform.so'
 _ADVICE = {
     TransformError.ROI_ERROR: 'a rectangle lies outside its image',
-    TransformError.INVALID_PARAMS: 'the parameters are not what this release expects',
+    TransformError.INVALID_PARAMS: 'this release of the library expects other parameters',
     TransformError.EXECUTION_ERROR: 'the VIC failed, see dmesg',
     TransformError.UNSUPPORTED: (
         'the VIC cannot convert between these formats or sizes (it scales by 1/16 to 16)'

@@ -279,7 +279,7 @@ RECORDING = Part(
         lambda s: s.failure,
         ERROR,
         '{failure}',
-        'make room, then start a new recording',
+        'make room on the disk, then start a new recording',
         'the disk is full or gone',
     ),
     Row(
@@ -306,7 +306,7 @@ BLACK_BOX = Part(
         lambda s: s.failure,
         WARN,
         'the last trigger failed: {failure}',
-        'make room, or call ~/trigger again',
+        'make room on the disk, or call ~/trigger again',
         'the message says why',
     ),
     Row(

@@ -355,7 +355,7 @@ class ImportTable:
         self._growing: dict[int, tuple[int, Import]] = {}
         self._alive: set[Import] = set()
         self._used: set[frozenset[int]] = set()
-        # The images that the node has released since its last import or job.
+        # The images whose imports the node has released since its last import or job.
         self._given_back: set[frozenset[int]] = set()
 
     def begin(self, event: KernelEvent) -> None:

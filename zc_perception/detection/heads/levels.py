@@ -102,8 +102,8 @@ class ReadyFor(Generic[_Reader]):
     ) -> tuple[_Reader, Sequence[RawTensor]]:
         """Return the reader for *outputs*, and *outputs* converted to what this reader decodes."""
         key: list[object] = [box.input_width, box.input_height]
-        # Compare the outputs' arrangement, as a key, for every frame: this is quicker than the
-        # checks of readable().
+        # Make a key of the outputs' arrangement, and compare it with the last call's key: this is
+        # quicker than to check the outputs with readable() in each call.
         for output in outputs:
             values, scale = output.values, output.scale
             key += (

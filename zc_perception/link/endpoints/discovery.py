@@ -433,10 +433,10 @@ class Rivals:
     """
     Look for other publishers on the topic of *publisher*.
 
-    If the socket of another publisher on this host answers, all other publishers are reported at
-    once. Else only the graph shows them (they may be on another host), and the graph shows killed
-    publishers for a while. So a publisher is then reported only after it has been in the graph for
-    :data:`UNPROVED_S`.
+    If the socket of at least one other publisher on this host answers, :meth:`look` returns all
+    other publishers in the graph at once. If none answers (they may be on another host), it
+    returns a publisher only after this has been in the graph for :data:`UNPROVED_S`, because the
+    graph shows killed publishers for a while.
 
     :param monotonic: returns the time of a steady clock, in seconds.
     """
