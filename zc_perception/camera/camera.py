@@ -641,7 +641,7 @@ def heap_pool(
     settings: BufferSettings, heaps: OfferedHeaps, *, name: str, reserve: int
 ) -> BufferPool:
     """
-    Return the pool of a producer whose frames the CPU writes; its slots stay mapped for the CPU.
+    Return a pool whose slots stay mapped for the CPU, for a producer whose frames the CPU writes.
 
     :param heaps: open heaps, which include the heap that *settings* name; the heaps must stay open
         as long as the pool.

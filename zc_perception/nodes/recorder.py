@@ -412,7 +412,11 @@ class RecorderNode(PerceptionNode):
 
     @property
     def recorder(self) -> Recorder:
-        """The object that writes the recording; missing before configuring and for a black box."""
+        """
+        The object that writes the recording.
+
+        The property raises an error before the node is configured, and if ``black_box`` is set.
+        """
         if self._recorder is None:
             raise self.lacks('recording')
         return self._recorder

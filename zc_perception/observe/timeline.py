@@ -335,8 +335,8 @@ class Span:
     """
     An event with a duration.
 
-    :ivar frame: the number of the frame whose spans the trace viewer connects with this one by
-        arrows (a flow); 0: none.
+    :ivar frame: the number of a frame; the trace viewer draws arrows (a flow) between all spans
+        that have the same number. 0: no arrows.
     """
 
     name: str

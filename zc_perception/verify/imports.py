@@ -869,7 +869,7 @@ class ImportFollowing:
         }
 
     def _not_seen(self) -> list[str]:
-        """List the facts that no source reports, so that they can't be checked."""
+        """List the facts that can't be checked, because no source reports them."""
         told = [
             (
                 "the offsets and strides of the planes in an imported buffer: the driver's events "

@@ -162,8 +162,8 @@ ExtControls = c_struct(
     controls=ctypes.POINTER(ExtControl),
 )
 EventSubscription = c_struct('u32 type id flags; u32[5] reserved')
-# Of the event's union, only these members are needed: ``changes`` of a source change, the raw
-# bytes, and one that gives the union its alignment.
+# C's union has more members. Of these, ``src_change`` says what changed at a source change. The
+# other two give the union its size and its alignment.
 _EVENT = c_union('u32 src_change; u8[64] data; s64 _align')
 Event = c_struct(
     'u32 type; u u; u32 pending sequence; s64[2] timestamp; u32 id; u32[8] reserved', u=_EVENT

@@ -130,7 +130,11 @@ class YoloV5(Head):
 
 
 def _without_levels(outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
-    """Leave out the raw levels if there is also the decoded tensor, as before YOLOv5 6.2."""
+    """
+    Leave out the raw levels if the model also outputs the decoded tensor.
+
+    Models that were exported by YOLOv5 before version 6.2 output both.
+    """
     axes = [output.values.ndim for output in outputs]
     if axes.count(3) != 1 or axes.count(5) != len(axes) - 1 or len(axes) == 1:
         return outputs

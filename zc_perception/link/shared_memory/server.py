@@ -479,9 +479,9 @@ class SharedMemoryServer:
             return
         hello, (window, depth) = connection.hello, connection.granted
         # WELCOME has fixed the connection's window and depth. If the new pool could grant a larger
-        # window, don't move the connection, so that the consumer connects again. For a larger
-        # depth alone, move it: else another consumer might take the slots before this one has
-        # connected again.
+        # window, don't move the connection: the consumer then connects again and gets the larger
+        # window. If the new pool could grant only a larger depth, move the connection: if the
+        # consumer had to connect again, another consumer might take its slots meanwhile.
         promised = grant(hello, connection.holder, pool, hello.window, hello.depth)
         if promised[0] == window:
             promised = grant(hello, connection.holder, pool, window, depth)
