@@ -332,7 +332,8 @@ def turn_of(frame: Any) -> Turn:
             a, b, _, c, d = (_sign(int(value)) for value in np.frombuffer(data, np.int32, 5))
             if abs(a) + abs(b) != 1 or (abs(a), abs(b)) != (abs(d), abs(c)):
                 raise FormatError(
-                    f'its pictures are turned by no multiple of 90 degrees; {_UPRIGHT_BY}'
+                    'its pictures are turned by an angle that is no multiple of 90 degrees; '
+                    f'{_UPRIGHT_BY}'
                 )
             return a, b, c, d
     return UPRIGHT
