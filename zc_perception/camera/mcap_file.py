@@ -196,7 +196,7 @@ class Contents:
 
     def add_chunk(self, head: bytes, at: int, size: int, indexes: Sequence[bytes]) -> None:
         """
-        Add a chunk of the file to the contents.
+        Add a chunk of the file to these contents, which the file's summary will state.
 
         :param head: the chunk's fields before its messages (:data:`_CHUNK_HEAD`).
         :param at: offset in the file at which the chunk's record begins.

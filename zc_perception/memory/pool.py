@@ -1279,7 +1279,7 @@ class BufferPool:
 
     @property
     def unpromised(self) -> int:
-        """Number of slots that are not promised; negative if :meth:`set_quota` set too much."""
+        """Number of slots not promised to holders; negative: holders were promised too many."""
         with self._lock:
             return len(self._slots) - self._reserve - sum(self._promises())
 
@@ -1513,7 +1513,7 @@ class BorrowedMemory(NamedTuple):
 
 def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) -> Buffers:
     """
-    Return one buffer, with a duplicated descriptor, for each part; if a part fails, close all.
+    Make a buffer from a duplicate of each part's descriptor; after an error, close all duplicates.
 
     :param heap: the allocator's name, if known.
     :raises AllocationError: a part is neither a dma-buf nor memory whose size can't change.

@@ -108,7 +108,7 @@ class AxlImportPlanes(ctypes.LittleEndianStructure):
 
 
 class AxlSubmit2(ctypes.LittleEndianStructure):
-    """``struct axl_submit2``: run a model once an acquire fence has signalled."""
+    """``struct axl_submit2``: run a model after the frame's acquire fence has signalled."""
 
     _fields_ = (
         ('struct_size', ctypes.c_uint32),

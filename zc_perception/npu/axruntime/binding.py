@@ -295,7 +295,7 @@ class AxmEngine(TensorEngine):
     def _explained(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
         code = code_of(error)
         if code is Result.UNKNOWN_ERROR and isinstance(error, (ValueError, OSError)):
-            # The package raises ValueError or OSError for a wrong file or array.
+            # axelera.runtime raises ValueError or OSError for a wrong file or array.
             code = Result.INVALID_ARGUMENT
         return explain(what, str(error), code, release=self._release, running=running)
 

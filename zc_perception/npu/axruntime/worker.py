@@ -328,8 +328,8 @@ class AxRuntimeWorker:
     ) -> None:
         self._load = load
         self.writer = writer
-        #: The number of submitted jobs that aren't over. A job is over once the worker has
-        #: finished it and the owner has ended it.
+        #: The number of submitted jobs that aren't over. A job is over when the worker has
+        #: finished it, and its submitter has closed it or given it up.
         self.open_jobs = 0
         self._flush_after_s = flush_after_s
         self._give_back = give_back
