@@ -193,7 +193,7 @@ NODES: Mapping[str, NodeSpecs] = {
             'stereo_tolerance',
             0.005,
             'perception --stereo: two frames are a pair if their times differ by at most this. '
-            'Set the same value on both sides.',
+            'Set the same value for both cameras.',
             's',
             0.0001,
             1.0,
@@ -425,7 +425,7 @@ NODES: Mapping[str, NodeSpecs] = {
             ),
         ),
         ParameterSpec(
-            'frames', True, ('Record the frames of image_raw as they are. false: only the topics.')
+            'frames', True, "Record the frames of image_raw as they are. false: only 'topics'."
         ),
         ParameterSpec(
             'topics',

@@ -185,7 +185,7 @@ class WatchedNode(NodeView):
 
     @property
     def renewed(self) -> bool:
-        """Whether new facts were written since :meth:`expect_facts`; keep the first new facts."""
+        """Whether new facts came after :meth:`expect_facts`; this property stores the first."""
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None

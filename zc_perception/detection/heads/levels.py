@@ -474,10 +474,12 @@ _WITHIN_A_CELL = 16.0
 
 def negative_sizes(boxes: NDArray[np.float32]) -> str:
     """
-    Explain why boxes (4, n), centre and size, aren't decoded: most of their sizes are negative.
+    Return an error text if the model hasn't decoded *boxes*: most of their sizes are negative.
 
-    Return an empty text if the boxes may be decoded. Boxes with centres in pixels are decoded,
-    even if sizes are negative: YOLO26 gives negative sizes where no object is.
+    Otherwise return an empty text. Boxes with centres in pixels count as decoded, even if sizes
+    are negative: YOLO26 gives negative sizes where no object is.
+
+    :param boxes: (4, n) centre and size.
     """
     wrong = (boxes[2:] < 0).any(axis=0)
     if np.count_nonzero(wrong) * 2 <= np.count_nonzero(boxes.any(axis=0)):

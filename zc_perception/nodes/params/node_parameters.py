@@ -277,7 +277,7 @@ class NodeParameters(Mapping[str, Any]):
         return [name for name in self._overrides if name in self._specs]
 
     def unclaimed(self) -> list[str]:
-        """Return the keys that were set at the start but that this node doesn't have."""
+        """Return the names of parameters that were set at the start but that this node lacks."""
         foreign, judged = self._foreign_prefixes, self.qos_overrides()
         return [
             name
