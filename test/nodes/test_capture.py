@@ -51,6 +51,7 @@ from sensor_msgs.srv import SetCameraInfo
 from std_srvs.srv import Trigger
 from waiting import until
 
+from zc_perception.camera.calibration import CameraInfoStore
 from zc_perception.camera.camera import CameraOptions, checked_value, ControlInfo
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
@@ -307,6 +308,24 @@ def test_a_calibration_that_is_set_is_kept_published_and_set_anew_by_the_page_s_
         assert pictures[0].encoding == 'mono8'
         answer_of(client, calibration(640, 480), calibrator.done_within)
         assert '640x480' in bench.status('calibration').message
+
+
+def test_frames_do_not_wait_for_the_disk_of_a_calibration(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(free_domain, Plug(), camera_name='front') as bench:
+        infos, keep = bench.hear(CameraInfo, 'camera_info', 5), CameraInfoStore.replace
+        bench.eventually(lambda: infos)
+
+        def slowly(*arguments: Any) -> None:
+            frames = bench.capture.publisher.statistics
+            before = frames().published
+            until(lambda: frames().published > before + 3, 'frames while the file is written')
+            keep(*arguments)
+
+        monkeypatch.setattr(CameraInfoStore, 'replace', slowly)
+        assert bench.call(SetCameraInfo, 'set_camera_info', calibration(128, 96)).success
+        bench.eventually(lambda: infos[-1].k[0] == 100.0)
 
 
 SMALL = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}

@@ -155,9 +155,11 @@ class CameraInfoPublisher:
     def publish(self, header: Header) -> None:
         """Publish the calibration with a frame's header; called for each frame."""
         if subscription_count(self._publisher):
-            with self._lock:
-                stamp_to_message(header, self._message)
-                self._publisher.publish(self._message)
+            # Don't take the lock, which is held while a calibration is written to the disk. Other
+            # threads replace the message, and never change it.
+            message = self._message
+            stamp_to_message(header, message)
+            self._publisher.publish(message)
 
     def _on_set(
         self, request: SetCameraInfo.Request, response: SetCameraInfo.Response
