@@ -218,7 +218,7 @@ class JoinedFrame:
 
 
 def began_ns(record: FrameRecord) -> int:
-    """Return the first time that a node's record has for its frame (CLOCK_MONOTONIC)."""
+    """Return when a node's record of a frame begins: the earliest time (CLOCK_MONOTONIC, ns)."""
     if record.kind == RecordKind.PUBLISHED:
         return (
             record.captured_ns - record.capture_cost_ns
@@ -229,7 +229,7 @@ def began_ns(record: FrameRecord) -> int:
 
 
 def ended_ns(record: FrameRecord) -> int:
-    """Return the last time that a node's record has for its frame (CLOCK_MONOTONIC)."""
+    """Return when a node's record of a frame ends: the latest time (CLOCK_MONOTONIC, ns)."""
     return max(
         record.published_ns,
         record.received_ns,

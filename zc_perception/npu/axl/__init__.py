@@ -14,8 +14,9 @@
 # limitations under the License.
 
 """
-The Metis driver's import and submit ioctls: the card reads the camera's own buffer.
+The accelerator ``axl``: the Metis card imports the camera's own buffer and reads it there.
 
 Read ``accelerator`` first, then ``device`` (one method per ioctl) and ``abi`` (the structs).
-``checks`` has the checks of ``zc_doctor``; some of them test the driver that Axelera ships today.
+``checks`` has the checks of ``zc_doctor``. Some of these checks test Axelera's shipped driver,
+which lacks the ioctls that ``axl`` needs.
 """
