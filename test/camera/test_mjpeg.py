@@ -245,7 +245,7 @@ def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
             {},
             (READER,),
             'YUYV',
-            'YUYV, taken as the driver fills it: MJPG would have to be decoded',
+            'YUYV, without conversion: MJPG would have to be decoded',
         ),
         (
             ('YUYV', 'MJPG'),
@@ -261,7 +261,7 @@ def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
             'MJPG',
             'booked as decode): not every consumer accepts YUYV',
         ),
-        (('MJPG', 'NV12', 'YUYV'), {}, (NPU,), 'NV12', 'NV12, taken as the driver fills it'),
+        (('MJPG', 'NV12', 'YUYV'), {}, (NPU,), 'NV12', 'NV12, without conversion'),
         (('MJPG', 'NV12'), {'NV12': 10}, (READER,), 'MJPG', 'NV12 does 10 Hz at this size'),
     ],
 )
@@ -289,7 +289,7 @@ def test_without_the_library_other_formats_are_taken_and_what_to_install_is_said
         with captured(driver, camera) as frame:
             assert frame.data.fourcc == YUYV
         assert camera.framerate == 10.0
-        assert camera.facts()['choice'] == 'YUYV, taken as the driver fills it'
+        assert camera.facts()['choice'] == 'YUYV, without conversion'
         notes = ' '.join(camera.notices())
         assert '30 Hz were asked for, the driver does 10' in notes and 'apt install it' in notes
     words = 'offers nothing but JPEGs in 640x360: apt install it'

@@ -186,7 +186,7 @@ def test_a_format_that_is_too_slow_at_the_size_gives_way_to_one_that_keeps_the_r
     with closing(opened(driver, framerate=30.0)) as camera:
         assert camera.constraints().formats == ((fourcc_code('YUYV'), LINEAR),)
         assert camera.framerate == 30.0 and camera.facts()['choice'] == (
-            'YUYV, taken as the driver fills it: NV12 does 5 Hz at this size; '
+            'YUYV, without conversion: NV12 does 5 Hz at this size; '
             'UYVY does 29 Hz at this size'
         )
     with closing(opened(DriverDouble(*driver.formats), framerate=0.0)) as camera:
@@ -196,7 +196,7 @@ def test_a_format_that_is_too_slow_at_the_size_gives_way_to_one_that_keeps_the_r
 def test_facts_for_diagnostics() -> None:
     driver = DriverDouble('NM12', multiplanar=True)
     facts = {'memory': 'export', 'V4L2 format': 'NM12', 'stream restarts': 0}
-    facts['choice'] = 'NM12, taken as the driver fills it'
+    facts['choice'] = 'NM12, without conversion'
     with streaming(driver) as camera:
         assert camera.facts()['timestamp source'] == 'no frame yet'
         flags = abi.BUF_FLAG_TIMESTAMP_MONOTONIC | abi.BUF_FLAG_TSTAMP_SRC_SOE

@@ -345,14 +345,14 @@ REFUSED: dict[str, tuple[Callable[[], int], dict[str, Any], str]] = {
     'read-only': (
         lambda: _reopened(os.O_RDONLY),
         {'writable': True},
-        'was opened read-only; its owner has to send an O_RDWR descriptor',
+        "was opened read-only; the buffer's owner has to send an O_RDWR descriptor",
     ),
     'write-only': (
         lambda: _reopened(os.O_WRONLY),
         {},
         (
-            'opened with O_WRONLY, so it can not be mapped; its owner has to send an O_RDWR or '
-            'O_RDONLY'
+            "opened with O_WRONLY, so it can not be mapped; the buffer's owner has to send an "
+            'O_RDWR or O_RDONLY'
         ),
     ),
 }

@@ -41,7 +41,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 CPU_ACCESS_TIMEOUT_S = 5.0
 _SYNC_ATTEMPTS = 100
-MAPPABLE = 'its owner has to send an O_RDWR or O_RDONLY descriptor'
+MAPPABLE = "the buffer's owner has to send an O_RDWR or O_RDONLY descriptor"
 _UNMAPPABLE = (
     'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
 )
@@ -181,8 +181,8 @@ class DmaBuf:
             buffer = cls(fd, kind, heap or f'foreign/{exporter}', writable=writable)
             if writable and not buffer.writable:
                 raise AllocationError(
-                    f'buffer {buffer.identity.inode} ({exporter}) was opened read-only; its '
-                    'owner has to send an O_RDWR descriptor'
+                    f'buffer {buffer.identity.inode} ({exporter}) was opened read-only; '
+                    "the buffer's owner has to send an O_RDWR descriptor"
                 )
             if buffer.size <= 0 or (expected_size is not None and expected_size < 1):
                 announced = '' if expected_size is None else f', {expected_size} were announced'

@@ -1034,8 +1034,8 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
         values['classes'] = list(facts.names)
     own = values.get('input') or {}
     values['input'] = network = {**_input_of(facts, own), **own}
-    # If the manifest's size contradicts the file's, _check_input() refuses it later, with a clear
-    # message.
+    # The input sizes in the manifest and in the model's file may differ. _check_input() refuses
+    # such a manifest later, with a clear message.
     width, height = (facts.axes.get(side) or network.get(side) for side in ('width', 'height'))
     size = (width, height) if width and height else None
     classes = len(_classes(part)) if 'classes' in values or 'classes_file' in values else 0

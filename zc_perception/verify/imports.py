@@ -700,7 +700,7 @@ class ImportFollowing:
             self._tables[owner].release(event)
 
     def _look_at_fences(self) -> None:
-        """Find the buffers that the jobs have read, by their fences."""
+        """Check by the fences in the buffers whether each job has read its own frame's buffers."""
         users: defaultdict[int, set[int]] = defaultdict(set)
         for node in self._nodes:
             for record in node.records:

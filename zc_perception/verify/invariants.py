@@ -434,7 +434,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
         told = ', '.join(f'{count} frames that {node} got' for node, count in unseen.items())
         step = (
             "measure all nodes of the pipeline: name the capture node's process with --pid, too, "
-            'or leave --pid out; a node without a frame log logs the reason'
+            'or leave --pid out; if a node has no frame log, its own log says why'
         )
         findings.unsure(f'{told} come from a node that is not measured', step)
     made = any(

@@ -476,8 +476,8 @@ class Measurement:
 
         :param logs: the frame logs of all nodes of the pipeline.
         :param seconds: how long to measure. The measured time may last a second longer: it ends
-            when any one of the nodes rewrites its facts, so that the measured time
-            matches the nodes' counters.
+            when any one of the nodes writes its counters into its frame log again, so that the
+            counters match the measured time.
         :param frames: end earlier, when this many frames were processed; 0: don't.
         :param wait: a function that waits a number of seconds, and returns whether the user has
             ended the measurement.

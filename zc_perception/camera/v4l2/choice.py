@@ -179,7 +179,7 @@ class FormatChoice:
                 if self.jpeg is None
                 else (*self.passed_over, f'{fourcc_name(self.jpeg)} would have to be decoded')
             )
-            text = f'{name}, taken as the driver fills it'
+            text = f'{name}, without conversion'
         return f'{text}: {"; ".join(passed)}' if passed else text
 
 

@@ -269,7 +269,7 @@ _NODE = re.compile(r'(/([A-Za-z_]\w*|\*\*?))+', re.ASCII)
 _RCL_LINE = re.compile(r' (?:at|near) line(?:_num)? (\d+)')
 _ODD = (
     'write each parameter as NAME: VALUE; ROS allows no NUL, no list in a list, no empty '
-    "'{}', and nothing below a name with a dot"
+    "'{}', and no mapping as the value of a name with a dot"
 )
 _UNREADABLE = object()
 _Key = tuple[str, str]
