@@ -177,7 +177,7 @@ def ellipse(
 
 
 def car(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """Make a car seen from behind or ahead: body, cabin, window, wheels, lights and plate."""
+    """Make a car seen from behind or in front: body, cabin, window, wheels, lights and plate."""
     body = body_colour(rng, hues)
     roof, shoulder = -1.0, -1.0 + rng.uniform(0.34, 0.46)
     sill, cabin = -rng.uniform(0.13, 0.19), rng.uniform(0.30, 0.37)

@@ -65,9 +65,9 @@ class Changeover:
         self._lock = threading.Lock()
         # For each key, number of direct objects whose messages haven't come yet; oldest first.
         self._came: dict[Key, int] = {}
-        #: For each key, number of messages that were taken and whose objects haven't come directly
-        #: yet. While this is empty, each direct object is new. Other classes read this, but
-        #: don't change it.
+        #: For each key, number of messages that the subscription has delivered and whose objects
+        #: haven't come directly yet. While this table is empty, each direct object is new. Other
+        #: classes read this table, but don't change it.
         self.taken: dict[Key, int] = {}
         # For each frame_id, stamp of the newest direct object since the change to direct links.
         self._newest: dict[str, int] = {}

@@ -122,7 +122,7 @@ class _Trigger(ABC):
             response, send, noted = request
             try:
                 response.message, response.success = self._work(noted), True
-            except Exception as error:  # answer even now: the caller must not wait for ever
+            except Exception as error:  # answer after any error: else the caller waits for ever
                 response.success, response.message = False, f'{self._refused}: {one_line(error)}'
             with contextlib.suppress(Exception):  # the service or the caller may be gone
                 send(response)

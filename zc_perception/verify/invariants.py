@@ -162,7 +162,7 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """Record why no check has a sure result: nodes without frames, ended nodes, lost records."""
+    """Record what makes results unsure: nodes without frames, ended nodes, lost records."""
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:

@@ -371,7 +371,11 @@ class ChannelMajorFilter:
 
 
 class CellMajorFilter:
-    """A filter for values in which a cell's classes are adjacent; it compares every value."""
+    """
+    A filter for tensors in which the values of one cell's classes are adjacent in memory.
+
+    The filter compares every value with the threshold.
+    """
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor.without_values(), sigmoid

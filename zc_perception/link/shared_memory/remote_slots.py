@@ -508,10 +508,10 @@ class RemoteSlots:
 
     def release(self, lease: RemoteLease, fence: Fence | None = None) -> None:
         """
-        End a lease; called by :class:`Frame`. If it was the slot's last one, send RELEASE.
+        End a lease, and send RELEASE after the slot's last lease; called by :class:`Frame`.
 
-        This takes over *fence*. A fence that isn't a sync_file can't be sent; then :meth:`attend`
-        sends RELEASE after the fence has signalled.
+        The slot owns *fence* from now on. A fence that isn't a sync_file can't be sent; then
+        :meth:`attend` sends RELEASE after the fence has signalled.
 
         :raises StaleFrameError: the lease had ended already.
         """
