@@ -95,7 +95,7 @@ class DocumentKeys:
 
 
 def document_keys(seen: Observation) -> DocumentKeys:
-    """Compute the four keys exactly as the zero-copy document defines them, see the module's text."""
+    """Compute the four keys as the zero-copy document defines them, see the module's text."""
     found = histories(seen) if seen.snapshots else {}
     counts = {
         inode: max(
