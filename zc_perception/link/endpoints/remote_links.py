@@ -344,8 +344,8 @@ class SharedMemoryLinks:
         self._dropped = 0
         self._closed = False
         self._thread: threading.Thread | None = None
-        # The thread waits on _epoll until _ring() writes to the eventfd _bell. If the thread has
-        # to wake an executor, frames that come end the wait, too.
+        # The thread waits on _epoll until _ring() writes to the eventfd _bell. If an executor
+        # takes the frames, each arrival of a frame ends the wait, too.
         self._epoll: select.epoll | None = None
         self._bell: OwnedFd | None = None
 

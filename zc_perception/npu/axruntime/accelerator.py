@@ -364,8 +364,8 @@ class AxRuntimeAccelerator(AxRuntime):
         )
         given, needed = self._values['in_flight'], self._max_jobs
         waits = (
-            f'with double_buffer and in_flight {given}, results wait for frames that never come; '
-            f'set in_flight to {needed}'
+            f'double_buffer gives a result only after later frames, but in_flight {given} lets '
+            f'too few frames in; set in_flight to {needed}'
         )
         short = self._values['double_buffer'] and self._axm is None and given < needed
         return (*self._notices, *refusals, *([waits] if short else ()))

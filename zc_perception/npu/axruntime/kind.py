@@ -135,7 +135,7 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
             _PADDING,
             listed,
             (
-                'for each input a list with two numbers for each axis, together less than the '
+                'for each input a list with two numbers for each axis, whose sum is less than the '
                 f'size of this axis in {list(shape)}'
             ),
         )
