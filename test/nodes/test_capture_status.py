@@ -245,7 +245,7 @@ POOL, CLOCK = (pooled, pool_status), (clocked, status_of_clock)
         (
             CLOCK,
             {'steps': 2, 'ahead_ns': 5_000_000},
-            'set 2 time(s) lately, stamps are 5.0 ms ahead until this clock catches up',
+            'set 2 time(s) lately, stamps are 5.0 ms ahead until the ROS clock catches up',
             '',
         ),
         (CLOCK, {'implausible': 4}, '4 stamp(s) of the driver lay in the future or far in', ''),

@@ -130,7 +130,7 @@ def code(name: str) -> int:
         (from_v4l2, 'BG24', "V4L2 format 'BG24' is not known; DRM's 'BG24' is V4L2's 'RGB3'"),
         (from_v4l2, 'YUYW', "is not known; did you mean 'YUYV'"),
         (format_names.from_gstreamer, 'DMA_DRM', 'does not name a pixel format'),
-        (format_names.from_gstreamer, 'I42O', "has no DRM fourcc here; did you mean 'I420'"),
+        (format_names.from_gstreamer, 'I42O', "DRM fourcc in this package; did you mean 'I420'"),
         (
             format_names.from_ros_encoding,
             'bayer_rggb8',

@@ -478,7 +478,7 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
     )
     times = f'{steps} time(s) lately' if steps else 'back'
     if clock.ahead_ns:
-        times += f', stamps are {clock.ahead_ns / 1e6:.1f} ms ahead until this clock catches up'
+        times += f', stamps are {clock.ahead_ns / 1e6:.1f} ms ahead until the ROS clock catches up'
     values = Figures(lambda: {
         'clock_offset_ns': clock.offset_ns,
         'clock_jitter_ns': clock.jitter_ns,

@@ -39,7 +39,7 @@ _DETECTOR = {
     'score_threshold': 'detections with a lower score are dropped',
 }
 _OVERLAY = {
-    'scale': "size of the picture, as a part of the frame's size",
+    'scale': "size of the picture, as a fraction of the frame's size",
     'jpeg_quality': 'JPEG quality of detections/image/compressed',
 }
 _RECORDER = {

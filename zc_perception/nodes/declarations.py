@@ -386,7 +386,7 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'scale',
             1.0,
-            'Size of detections/image, as a part of the size of the frame.',
+            "Size of detections/image, as a fraction of the frame's size.",
             '',
             0.1,
             1.0,

@@ -1123,7 +1123,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
     if len(picture.shape) == 4 and (picture.shape[0] or 1) > 1:
         raise ConfigError(
             f"model file '{file}' takes batches of {picture.shape[0]} frames, but must run on "
-            'single frames; export it with batch 1 (yolo export … batch=1)'
+            'single frames; export the model with batch 1 (yolo export … batch=1)'
         )
     shape, axes, has = picture.shape, AXES[network.layout], facts.axes
     wrong = {
@@ -1139,7 +1139,9 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         value, said = given.get(key, 'rgb'), f'{picture} (this axis is {size})'
         size = {1: 'grey', 3: 'rgb'}.get(size, '') if key == 'colour' else size
         advice = (
-            f'write {key}: {size}, or leave it out' if size else 'export it with 1 or 3 channels'
+            f'write {key}: {size}, or leave it out'
+            if size
+            else 'export the model with 1 or 3 channels'
         )
     elif picture.dtype != network.dtype:
         key, value, said = 'dtype', network.dtype, f'{picture} {picture.dtype}'

@@ -278,7 +278,8 @@ def from_gstreamer(name: str) -> tuple[int, int]:
         )
     if name not in _GSTREAMER_BY_NAME:
         raise FormatError(
-            f"GStreamer format '{name}' has no DRM fourcc here{nearest(name, _GSTREAMER_BY_NAME)}"
+            f"GStreamer format '{name}' has no DRM fourcc in this package"
+            f'{nearest(name, _GSTREAMER_BY_NAME)}'
         )
     return _GSTREAMER_BY_NAME[name]
 
@@ -312,7 +313,8 @@ def from_ros_encoding(text: str) -> int:
     """Return an ``encoding``'s DRM fourcc; raise FormatError if it has none, such as ``32FC1``."""
     if text not in ROS_FORMATS:
         raise FormatError(
-            f"image encoding '{text}' has no DRM fourcc here{nearest(text, ROS_FORMATS)}"
+            f"image encoding '{text}' has no DRM fourcc in this package"
+            f'{nearest(text, ROS_FORMATS)}'
         )
     return ROS_FORMATS[text]
 
@@ -406,7 +408,7 @@ def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
         if known == value:
             return fourcc, RGB_FULL
     raise FormatError(
-        f'NvBufSurface colour format {value} has no DRM fourcc here; known are '
+        f'NvBufSurface colour format {value} has no DRM fourcc in this package; known are '
         f'{min(NvBufSurfaceFormat)} .. {max(NvBufSurfaceFormat)}'
     )
 

@@ -113,7 +113,7 @@ class TraceInstance:
         write_control(self.path / 'events' / event / 'enable', '0')
 
     def keep_only(self, event: str, condition: str) -> None:
-        """Record an event only if *condition* is true; the kernel need not rewrite its code."""
+        """Record an event only if *condition* is true; this adds no probe."""
         write_control(self.path / 'events' / event / 'filter', condition)
 
     def install(self, definition: str) -> None:
