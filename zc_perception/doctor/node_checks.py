@@ -157,13 +157,13 @@ def _calibration(system: System, camera: NodeNeed) -> Finding:
             environment=system.environment,
         )
     except NoPackageError as error:
-        return fail(str(error), f'correct it: {_UNCALIBRATED}', camera.node)
+        return fail(str(error), f'correct this parameter: {_UNCALIBRATED}', camera.node)
     except ConfigError as error:
-        return fail(str(error), 'correct it: the node does not start with this value', camera.node)
+        return fail(str(error), 'correct this value: the node does not start with it', camera.node)
     there = system.root / str(path).lstrip('/')
     store = CameraInfoStore(str(there), name, size, rescale=camera['rescale_camera_info'])
     if store.failure:
-        return fail(store.failure, f'correct it: {_UNCALIBRATED}', camera.node)
+        return fail(store.failure, f'correct this file: {_UNCALIBRATED}', camera.node)
     figures = {
         'file': str(path),
         'camera_name': name,

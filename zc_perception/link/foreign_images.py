@@ -184,7 +184,7 @@ class ForeignImages:
             participant,
             formats=((layout.fourcc, layout.modifier),),
             heaps=(self.heap,),
-            memory_note='a library has allocated its buffers',
+            memory_note="a library has allocated the publisher's buffers",
             slots=slots,
             min_size=size,
             max_size=size,

@@ -180,7 +180,7 @@ def _one_output(
 ) -> Recognised:
     shape = output[1]
     if len(shape) == 2 and shape[0] == 1:
-        return Recognised()  # a row for the whole picture, as classifiers give it
+        return Recognised()  # classifiers give one row for the whole picture, and no boxes
     if len(shape) == 2 and shape[1] == 7 and not extras:
         # YOLO-NAS writes the score before the class; YOLOv7 writes the class before the score.
         last = 'score class' if 'flat_predictions' in output[0] else 'class score'
