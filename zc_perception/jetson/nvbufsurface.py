@@ -478,7 +478,7 @@ def _find_problem(address: int) -> str:
         or tuple(planes.height)[:2] != (height, height // 2)
     ):
         return (
-            f'{planes.num_planes} planes of {tuple(planes.width)} x {tuple(planes.height)} pixels, '
+            f'{planes.num_planes} planes of {tuple(planes.width)} x {tuple(planes.height)}, '
             f'read at byte {PLANE_PARAMS_OFFSET} of the list of images'
         )
     pitches, ends = tuple(planes.pitch)[:2], [planes.offset[i] + planes.psize[i] for i in range(2)]
