@@ -393,8 +393,8 @@ INPUT = Table(
                 different=True,
             ),
             (
-                'Real values for pixel values 0 and 255. Left out: 0 and 1, or 0 and 255 for '
-                'uint8 without a scale.'
+                'Real values for pixel values 0 and 255. Default: 0 and 1; for uint8 without a '
+                'scale: 0 and 255.'
             ),
             [0.0, 1.0],
         ),

@@ -226,8 +226,8 @@ def is_decoded(
     A single raw level without a batch axis has three axes, as a table with a batch axis has.
 
     :param channels: the number of channels of a level that is one tensor.
-    :param numbers: how many numbers a row of a table has. 0: a row has the same numbers as a cell
-        of a level, so an output that can be a level or a table is read as a level.
+    :param numbers: how many numbers a row of a table has. 0: as many as a cell of a level has; an
+        output that can be a level or a table is then read as a level.
     :raises AcceleratorError: *numbers* isn't 0, and the output can be a level or a table.
     """
     if len(outputs) != 1 or outputs[0].values.ndim > 3:
@@ -424,8 +424,8 @@ def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
         or any(a >= b for a, b in zip(spec.strides, spec.strides[1:], strict=False))
     ):
         raise ConfigError(
-            f'head.strides is {list(spec.strides)}: must be at least one whole number above 0, '
-            'finest level first, ascending'
+            f'head.strides is {list(spec.strides)}; it must be a list of one or more whole '
+            'numbers above 0, in ascending order'
         )
     if has_grids and spec.input_size != (0, 0):
         grids_of(spec.input_size, spec.strides)
