@@ -23,6 +23,7 @@ from itertools import pairwise
 import threading
 import time
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -366,6 +367,18 @@ def test_an_error_of_the_camera_is_the_sides_own() -> None:
         pair.cameras[LEFT].capture()
     pair.drain(RIGHT, LEFT)
     assert pair.out == {LEFT: [(107, 100)], RIGHT: []}
+    pair.close()
+
+
+def test_a_camera_whose_stop_raises_is_closed_all_the_same() -> None:
+    pair = Pair([100], [101])
+    with (
+        patch.object(pair.opened[0], 'stop', side_effect=RuntimeError('spite')),
+        patch.object(pair.opened[0]._heaps, 'close') as closed,
+        pytest.raises(RuntimeError, match='spite'),
+    ):
+        pair.cameras[LEFT].close()
+    assert closed.called and not pair.sides.present(LEFT)
     pair.close()
 
 

@@ -928,7 +928,9 @@ class DrawnCamera(Camera):
         self._stop.set()
 
     def close(self) -> None:
-        self.stop()
-        if self._pool is not None:
-            self._pool.close()
-        self._heaps.close()
+        try:
+            self.stop()
+        finally:
+            if self._pool is not None:
+                self._pool.close()
+            self._heaps.close()

@@ -469,10 +469,14 @@ class SideCamera(Camera):
 
     def stop(self) -> None:
         self._stopped.set()
-        self.inner.stop()
-        self._sides.wake()
+        try:
+            self.inner.stop()
+        finally:
+            self._sides.wake()
 
     def close(self) -> None:
-        self.stop()
-        self._sides.leave(self)
-        self.inner.close()
+        try:
+            self.stop()
+        finally:
+            self._sides.leave(self)
+            self.inner.close()
