@@ -604,9 +604,9 @@ class BufferPool:
         reused soon.
 
         :param index: the slot whose buffer a driver has filled.
-        :param wait_s: how long a source that isn't live (a file) waits for a free slot, and until
-            each holder that must lose no frame (``lossless``) is below its limit of frames. Live
-            producers pass 0.
+        :param wait_s: how long to wait at most, for a source that isn't live, such as a file. The
+            wait ends when a slot is free and each ``lossless`` holder, which must lose no frame,
+            has fewer frames than its limit. Live producers pass 0.
         :raises ConfigError: there is no slot *index*, or both *index* and *wait_s* are given.
         :raises StaleFrameError: in a forked child.
         """

@@ -452,7 +452,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
             told, 'end these processes, or let the camera use another heap (dma_heap/system)'
         )
     if seen.pins:
-        told = f'pages of frames may be held without a mapping: {"; ".join(seen.pins[:_SHOWN])}'
+        told = f'pipes or io_urings may hold pages of frames: {"; ".join(seen.pins[:_SHOWN])}'
         findings.unsure(
             told,
             'end these processes, or the program that reads a pipe too slowly, and measure again',

@@ -33,7 +33,7 @@ devices at each moment, provided that all other looks agree with it.
 
 The other functions find ways by which the CPU could read or write a frame: :func:`scan_maps` finds
 mappings, :func:`find_memfds` finds memfds that may be the memory of frames in udmabuf buffers,
-and :func:`find_pins` finds pages held without a mapping.
+and :func:`find_pins` finds pipes and io_urings that may hold pages of frames.
 
 A dma-buf has no ``read()``: a process that has not mapped it can't copy from it in user space. A
 buffer of udmabuf is made of a memfd's pages, which any holder of that memfd can map. The kernel
