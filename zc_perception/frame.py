@@ -416,7 +416,7 @@ class Frame:
 
     def deliver(self, holder: str) -> Frame | None:
         """
-        For links: lease the frame to *holder*; return ``None`` if *holder* has used up its quota.
+        For links: lease the frame to *holder*; return ``None`` if its quota allows no more leases.
 
         :raises FrameReleasedError: this frame was released before.
         """
@@ -448,7 +448,7 @@ class Frame:
         """
         For links: count a queued frame as delivered to its holder.
 
-        Return ``False`` if the holder has used up its quota.
+        Return ``False`` if the holder already holds as many frames as it may.
         """
         lease = self._lease
         return lease is None or lease.pool.hand_out(lease)

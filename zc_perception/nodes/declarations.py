@@ -128,8 +128,8 @@ _PUBLISHER = (
                                      "to the duration of a device's longest job.", 's', 0.0, 60.0),
 )  # fmt: skip
 _SUBSCRIPTION = (
-    ParameterSpec('shared_memory', True, ('Take frames of other processes of this host as shared '
-                                          'memory.')),
+    ParameterSpec('shared_memory', True, ('Receive frames from other processes of this host by '
+                                          'shared memory.')),
     ParameterSpec('shared_memory_users', [], ('Users whose publishers are trusted, besides '
                                               'this user and root.')),
     ParameterSpec('copy_free', 'preferred', ('required: it is an error if frames can come only '

@@ -20,8 +20,8 @@ The command ``zc_verify``: check whether nodes keep the four invariants.
 
 The zero-copy document, which this package implements, defines four keys of ``result.json``.
 :func:`document_keys` computes them as defined there, although two definitions are too narrow:
-``I1_attach_count_ge2`` is true only if two devices are attached to a buffer, such as the camera and
-the NPU, and ``I3_axl_imports`` is true only if no node caches imports. The module
+``I1_attach_count_ge2`` is true only if two devices are attached to a buffer, such as the camera
+and the NPU, and ``I3_axl_imports`` is true only if no node caches imports. The module
 :mod:`~zc_perception.verify.invariants` checks the package's own invariants.
 ``result.schema.json`` defines the form of ``result.json``.
 """

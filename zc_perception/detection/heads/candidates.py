@@ -231,8 +231,8 @@ def _of_fine(
     corners, scores, classes, _ = candidates
     sizes = corners[2:] - corners[:2]
     start, end = box.picture
-    # This also drops boxes with NaN (comparisons with NaN are false) and infinite boxes (their
-    # area isn't finite).
+    # Drop boxes of size 0 and boxes outside the picture. The comparisons also drop boxes with NaN
+    # (comparisons with NaN are false) and infinite boxes (their area isn't finite).
     inside: NDArray[np.bool_] = sizes > 0
     inside &= corners[2:] > start
     inside &= corners[:2] < end

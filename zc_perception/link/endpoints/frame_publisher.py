@@ -481,7 +481,7 @@ class FramePublisher:
 
         The frame is sent at the end of the block. If the block raises, nothing is sent and the
         buffer is free again. If no buffer is free, ``out.dropped`` is true, and your pixels are
-        not sent. Consumers read the frame after the block: then don't write to ``out.planes``.
+        not sent. After the block don't write to ``out.planes``: consumers read the frame.
 
         :param wait_s: seconds to wait for a free buffer, 0 to 3600. Set it for a source that can
             wait, such as a file; a camera can't.
