@@ -386,7 +386,7 @@ def test_a_simulation_that_tells_no_time_is_a_warning_until_it_does(free_domain:
         assert not set_or_why_not(node, 'use_sim_time', True)
         found = stamped()
         assert found.level is Level.WARN
-        assert found.message.startswith('use_sim_time is true and no /clock has come')
+        assert found.message.startswith('use_sim_time is true, but no message of /clock has come')
         assert 'ros2 bag play --clock' in found.advice
         clock = node.get_clock()
         clock.set_ros_time_override(Time(nanoseconds=5, clock_type=clock.clock_type))

@@ -797,12 +797,9 @@ class CameraInfoStore:
     @property
     def wrong(self) -> bool:
         """
-        Whether the user has to correct the configuration.
+        Whether ``camera_info_url`` names a missing file, or a calibration has :attr:`troubles`.
 
-        ``True``: the file that ``camera_info_url`` names doesn't exist, or the calibration in the
-        file has :attr:`troubles`. ``False``: the calibration is good, or ``camera_info_url`` is
-        empty and the camera was never calibrated, or the file can't be used (then :attr:`failure`
-        says why).
+        A file that can't be used doesn't count here: :attr:`failure` reports it.
         """
         return (self._missing and self._named) or (
             self.calibration.calibrated and bool(self.troubles)

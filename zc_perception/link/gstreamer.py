@@ -727,7 +727,11 @@ class FeedStatistics:
 
 
 def rate_of(one: FrameData, other: FrameData) -> float:
-    """Return frames per second, rounded, 1 to 1000; 0 if *other* isn't later than *one*."""
+    """
+    Return the frame rate (Hz) that the times and sequence numbers of two frames imply.
+
+    The rate is a whole number from 1 to 1000, or 0 if *other* isn't later than *one*.
+    """
     apart_ns = other.captured_ns - one.captured_ns
     frames = max(1, other.sequence - one.sequence)
     return float(min(1000, max(1, round(1e9 * frames / apart_ns)))) if apart_ns > 0 else 0.0

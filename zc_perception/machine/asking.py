@@ -184,7 +184,11 @@ def end_all() -> None:
 
 
 def _answer(number: int, place: str, *arguments: str) -> None:
-    """Write the JSON answer to descriptor *number*; exit without running exit handlers."""
+    """
+    Call function *place* (``module:name``), and write its result to descriptor *number* as JSON.
+
+    Then end this process without running exit handlers.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     module, _, name = place.partition(':')
     os.set_inheritable(number, False)

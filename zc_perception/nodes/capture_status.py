@@ -191,8 +191,8 @@ CLOCK = Part(
         ('{implausible} stamp(s) of the driver lay in the future or far in the past lately; '
          'the time of arrival counts instead'),
         "look at the driver's clock: its stamps should be CLOCK_MONOTONIC"),
-    Row(lambda s: s.simulated and not s.ros_now_ns, WARN, ('use_sim_time is true and no /clock '
-        'has come: stamps begin at 0'),
+    Row(lambda s: s.simulated and not s.ros_now_ns, WARN, ('use_sim_time is true, but no message '
+        'of /clock has come: stamps of frames begin at 0'),
         'start the simulation or ros2 bag play --clock, or set use_sim_time: false'),
     Row(lambda s: s.simulated, OK, 'simulated'),
     well='steady',

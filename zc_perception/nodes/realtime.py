@@ -194,8 +194,8 @@ class Realtime:
             parse_cpus(self._parameters['cpu_affinity']),
             self._parameters['realtime_priority'],
         )
-        # Set default values only after this node has set other values: then a new thread may have
-        # inherited those other values from the thread that started it.
+        # A thread already has the default values, unless this node has set other values before:
+        # a new thread inherits the values of the thread that starts it.
         if not cpus and not priority and not self._changed:
             return
         self._changed = True

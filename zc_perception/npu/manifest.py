@@ -157,8 +157,8 @@ class ModelInput:
     """
     The network's input.
 
-    :param width: pixels, without padding; 0 if the model runs on the frame's own planes at the
-        frame's size (``resize`` ``none``).
+    :param width: pixels, without padding in memory; 0 if the model runs on the frame's own planes
+        at the frame's size (``resize`` ``none``).
     :param low: real value for pixel value 0.
     :param high: real value for pixel value 255.
     :param resize: ``letterbox``, ``stretch`` or ``none``.

@@ -559,7 +559,11 @@ class FrameLogReader:
 
 
 class FoundFrameLogs(list[FrameLogReader]):
-    """Open logs, which a ``with`` block closes at its end, and the unreadable processes."""
+    """
+    The frame logs that were found and opened; a ``with`` block closes them at its end.
+
+    ``unreadable`` has the processes whose logs could not be opened.
+    """
 
     def __init__(
         self, logs: Collection[FrameLogReader] = (), unreadable: Collection[UnreadableProcess] = ()

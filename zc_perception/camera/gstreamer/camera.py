@@ -650,8 +650,8 @@ def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
         answer = system.ask(try_pipeline, camera['pipeline'])
         if 'error' in answer:
             advice = (
-                'compare the names of elements and properties with gst-inspect-1.0 '
-                'ELEMENT, and see check gstreamer.elements'
+                'compare the names of elements and properties in the pipeline with what '
+                'gst-inspect-1.0 ELEMENT prints, and see check gstreamer.elements'
             )
             yield fail(
                 f'GStreamer can not make the pipeline: {answer["error"]}', advice, camera.node

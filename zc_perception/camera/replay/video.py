@@ -488,7 +488,7 @@ class PictureWriter:
 
     @staticmethod
     def written(colours: Colorimetry) -> Colorimetry:
-        """Return the colorimetry of the NV12 planes that are made from frames of *colours*."""
+        """Return the colorimetry of NV12 planes made from a frame with colorimetry *colours*."""
         return BT601_LIMITED if colours.matrix is Matrix.RGB else colours
 
     def write(self, frame: Any, colours: Colorimetry, planes: Sequence[NDArray[Any]]) -> None:

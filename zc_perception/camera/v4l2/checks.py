@@ -82,10 +82,10 @@ _RATED_FORMATS, _RATED_SIZES = 8, 64
 @dataclass(frozen=True)
 class CameraView:
     """
-    What a V4L2 device file answered; the fields become figures of ``zc_doctor``'s report.
+    A V4L2 driver's answers about a device; they become figures of ``zc_doctor``'s report.
 
     :param role: ``capture``, ``metadata`` or ``other``.
-    :param busy: whether another program, or another open file, has buffers of the device.
+    :param busy: whether a program has buffers of the device through another open file.
     :param imports: whether the driver can import a heap's buffers (``memory: import``); ``None``:
         the driver doesn't report it.
     :param formats: formats, the best first, with their sizes and the rates of each size. If a

@@ -323,7 +323,8 @@ def _several(
     if sorted(words) == ['box', 'scores']:
         rows, scored = (outputs[words.index(word)][1][-2] for word in ('box', 'scores'))
         if None not in (rows, scored) and rows != scored:
-            return Recognised()  # PP-YOLOE without its NMS: a row for each class
+            # PP-YOLOE without its NMS: 'scores' has a row for each class. No head reads this.
+            return Recognised()
         if size and rows in possible_rows(size, _USUAL):
             return _with_scores({**_YOLO_NAS, 'columns': words}, outputs, words, classes)
     if 'box' in ' '.join(words) and '' not in words:
