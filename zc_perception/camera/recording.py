@@ -793,8 +793,8 @@ class Snapshot:
         data = frame.data
         if data.layout.modifier != LINEAR:
             raise FormatError(
-                f'{data.layout.describe()} has no rows that the CPU can read; let a consumer '
-                'ask for LINEAR frames'
+                f'{data.layout.describe()} has no rows that the CPU can read; one consumer of '
+                'these frames must ask for LINEAR'
             )
         found = RecordedFormat(data.layout, data.colorimetry)
         snapshot = cls(found, data.header, data.sequence, bytearray(found.frame_bytes))

@@ -41,10 +41,10 @@ LEAST_IMAGES = 2
 
 class ForeignImages:
     """
-    A library's images, which all have the same layout.
+    Images of a foreign library, which all have the same layout.
 
-    The caller owns the descriptors, and may close them after each call. Buffers that a method
-    returns own duplicates.
+    The caller owns all descriptors that it passes, and may close them when the constructor or
+    method has returned. Buffers that a method returns own duplicates of the descriptors.
 
     :param sets: the descriptors of each image: one for all planes, or one for each plane.
     :param strides: bytes from one row to the next, for each plane.

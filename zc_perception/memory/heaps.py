@@ -67,7 +67,7 @@ class Heap(Protocol):
 
 
 class HeapUse(Enum):
-    """The buffers' purpose, by which :func:`heap_order` orders the heaps for ``auto``."""
+    """The purpose of buffers; with heap ``auto``, :func:`heap_order` orders the heaps for it."""
 
     CAMERA = 'camera'
     CAMERA_IMPORT = 'camera_import'

@@ -333,7 +333,7 @@ _TOO_LONG = {
     ),
     'decode': (
         'the model finds many candidates: raise score_threshold or set classes; or the thread '
-        'waits for a CPU'
+        'that decodes waits for a CPU: see realtime_priority'
     ),
     'publish': 'the middleware takes too long: see which nodes subscribe to detections',
 }

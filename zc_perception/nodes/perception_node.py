@@ -127,7 +127,7 @@ _LEDGERS_LOCK = threading.Lock()
 
 
 def process_ledger(context: Context) -> CopyLedger:
-    """Return a ROS context's ledger; a ledger counts the CPU's passes over pixels."""
+    """Return a ROS context's ledger; a ledger counts the bytes of pixels that the CPU touches."""
     with _LEDGERS_LOCK:
         ledger = _LEDGERS.get(context)
         if ledger is None:
@@ -144,7 +144,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     subscriptions that cost nothing while no frames flow may live as long as the node. Functions
     that a subclass adds to :attr:`_ends` run after :meth:`stop`, or when the constructor fails.
 
-    :param ledger: counts the CPU's passes over pixels; ``None``: use the context's ledger.
+    :param ledger: counts the bytes of pixels that the CPU touches; ``None``: use the context's
+        ledger.
     :param node_options: arguments of ``rclpy.node.Node``.
     """
 

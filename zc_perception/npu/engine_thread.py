@@ -271,7 +271,7 @@ class EngineThread:
     the job's fence. The thread skips a job that was given up before it began.
 
     :param name: the thread's name.
-    :param ledger: counts the CPU's pass over each frame's pixels.
+    :param ledger: counts the bytes of each frame that the CPU reads.
     :param parts: the parts of a frame that the engine runs on; ``None``: the whole frame at once.
     :ivar engine: ``None`` until the first engine is loaded.
     """

@@ -395,7 +395,7 @@ def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(
         connected(client)
         publish(server, pool, 0)
         why = 'trial import of slot 0 failed: OSError: the card refuses it'
-        left(client, 'constraints', f"this node can't use the publisher's buffers: {why}")
+        left(client, 'constraints', f"this node can't use the producer's buffers: {why}")
         settled(server, 'constraints')
         assert server.statistics().refused == {'constraints': 1}
         assert server.statistics().last_refusal == {'constraints': f'npu: {why}'}

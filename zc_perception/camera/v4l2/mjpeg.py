@@ -139,7 +139,7 @@ def _library() -> ctypes.CDLL:
 
 
 def missing_library() -> str:
-    """Return a text with the package to install for decoding; empty: it is installed."""
+    """Return why JPEG can't be decoded, and which package helps; empty if it can be decoded."""
     try:
         _library()
     except ConfigError as error:

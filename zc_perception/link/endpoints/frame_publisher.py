@@ -728,7 +728,7 @@ class FramePublisher:
         return found.in_process_subscriptions + found.shared_memory_consumers + found.image_readers
 
     def statistics(self) -> FramePublisherStatistics:
-        """Return the counters, from any thread; see :class:`FramePublisherStatistics`."""
+        """Return the counters, see :class:`FramePublisherStatistics`; any thread may call this."""
         found = self._publisher.statistics()
         common = {field.name: getattr(found, field.name) for field in fields(found)}
         consumers = 0 if self._server is None else self._server.consumers

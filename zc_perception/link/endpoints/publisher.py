@@ -432,7 +432,7 @@ class AdaptedPublisher(Generic[T]):
             self.messages.write_message(message)
 
     def statistics(self) -> PublisherStatistics:
-        """Return the counters, from any thread; see :class:`PublisherStatistics`."""
+        """Return the counters, see :class:`PublisherStatistics`; any thread may call this."""
         return PublisherStatistics(
             self._published,
             len(self._bus_publisher.served),

@@ -927,7 +927,7 @@ class AdaptedSubscription(Generic[T]):
         return self._choice
 
     def statistics(self) -> SubscriptionStatistics:
-        """Return the counters and the link in use, from any thread."""
+        """Return the counters and the link in use; any thread may call this."""
         windows = self._windows()
         least = min(windows, key=lambda each: (each.granted, each.asked), default=_NO_WINDOW)
         fullest = max(windows, key=lambda each: each.full_s, default=_NO_WINDOW)

@@ -494,7 +494,7 @@ class SharedMemoryClient:
                 except MisfitError as error:
                     slots.refuse(str(error))
                     self._end(
-                        'constraints', f"this node can't use the publisher's buffers: {error}"
+                        'constraints', f"this node can't use the producer's buffers: {error}"
                     )
                     return None
                 except ProtocolError as error:

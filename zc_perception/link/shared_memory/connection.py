@@ -379,7 +379,7 @@ class Connection:
             self._retire(uid)
 
     def _retire(self, uid: int) -> None:
-        """Send BUFFER_RETIRED if the slot's BUFFERS was sent; called with the lock held."""
+        """Send BUFFER_RETIRED if BUFFERS was sent for this slot; the lock must be held."""
         if self._ended or self.failure or self._introduced.pop(uid, None) is None:
             return
         try:

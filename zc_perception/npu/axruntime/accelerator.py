@@ -95,7 +95,7 @@ class AxRuntimeAccelerator(AxRuntime):
     frames late. If no further frame comes, the last two results are fetched after *flush_after_s*
     seconds.
 
-    :param ledger: counts the CPU's pass over each frame's pixels.
+    :param ledger: counts the bytes of each frame that the CPU reads.
     :param tensor_heap: the heap for tensors; ``None``: ``/dev/dma_heap/system`` if that works,
         else host memory.
     :param vic: the Jetson's image converter (VIC), which scales frames in NvBufSurface memory;

@@ -190,8 +190,8 @@ class LoadPlan:
         if self.heap is None:
             if self.output_dmabuf == 'true':
                 raise ConfigError(
-                    f'output_dmabuf: true needs a dma-heap: {self.no_heap}; or set '
-                    'output_dmabuf to auto'
+                    f'output_dmabuf is true, which needs a dma-heap: {self.no_heap}; without a '
+                    'heap, set output_dmabuf to auto'
                 )
             return [(False, False)]
         return {
@@ -548,11 +548,11 @@ class AxRuntimeWorker:
         error: AcceleratorError,
     ) -> None:
         """
-        Handle a failed call: fail the jobs inside the runtime.
+        Handle a failed call: fail its job, and each job that still waits for its result.
 
-        With double buffering, also load the model again. The next calls return the results of
-        earlier calls, and it is unknown whether the failed call will give a result. So results
-        could be assigned to the wrong frames. A new instance of the model has no earlier calls.
+        With double buffering, also load the model again. There, each call returns the result of
+        an earlier call, and nobody knows whether the failed call will still give a result. So
+        results could be assigned to the wrong frames. A new instance has no earlier calls.
         """
         self._failures += 1
         text = str(error)

@@ -367,7 +367,7 @@ class OnnxAccelerator(Onnx):
     """
     Run models in the thread ``onnx-accelerator``, which this class owns.
 
-    :param ledger: counts the CPU's pass over each frame's pixels.
+    :param ledger: counts the bytes of each frame that the CPU reads.
     :param values: parameters by name; one that is missing has its default value.
     """
 

@@ -535,7 +535,7 @@ class MemmoveProbe:
 
 @dataclass(frozen=True)
 class LargeCopy:
-    """Copies of one size by one process: out of a frame, or of at least LARGE bytes."""
+    """Copies of one size by one process, either large ones or copies whose source is a frame."""
 
     pid: int
     size: int
