@@ -138,8 +138,8 @@ class NodeOptionParser(OptionParser):
     Parses the options of a program that runs nodes; it ignores ROS arguments.
 
     :param parameters: name and purpose of each main parameter that ``--help`` lists.
-    :param kinds: the kinds whose parameters ``--help`` lists, by the prefix that ``-p`` needs
-        before a parameter's name.
+    :param kinds: the kinds whose parameters ``--help`` lists. The key is the text that ``-p``
+        needs before the name of a kind's parameter, such as ``capture:``.
     """
 
     def __init__(

@@ -680,8 +680,8 @@ class BlackBox:
         Drop the messages that are too old, and the oldest messages beyond the memory limit.
 
         Messages are too old if they came more than the box's *seconds* before *now_ns*. But a
-        video can be decoded only from a key frame on. So each video's last key frame before this
-        period, and all messages after that key frame, are kept, even those that are too old.
+        video can be decoded only from a key frame on. So if key frames of a video are too old, the
+        newest of these key frames is kept, and with it all messages after it.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}

@@ -79,8 +79,8 @@ class _Frames:
         """
         Return the nanoseconds between an import and the nearest submission that may have used it.
 
-        This is a submission of a frame in the import's buffer, with the import's handle; infinity
-        if there is none.
+        A submission may have used the import if it has the import's handle, and if its frame is in
+        the imported buffer. If there is no such submission, return infinity.
         """
         uses = (
             one
