@@ -82,10 +82,10 @@ class Letterbox:
         stretch: bool = False,
     ) -> Letterbox:
         """
-        Scale the picture to the largest size that fits, keep its aspect ratio, and centre it.
+        Return the picture's largest size in the input, and the position that centres the picture.
 
-        With *stretch* the picture fills the whole input instead. If the input's width or height
-        is odd, its last column or row is always part of the border.
+        The picture keeps its aspect ratio. With *stretch* the picture fills the whole input
+        instead. An input of odd width or height has a border in its last column or row.
 
         :raises ConfigError: a size is below 2.
         """

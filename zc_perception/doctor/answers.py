@@ -207,7 +207,10 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
         problems += (
             misses
             if given
-            else [f'{miss}, or give zc_doctor the same --cameras as perception' for miss in misses]
+            else [
+                f'{miss}, or give zc_doctor the same --cameras as the program perception'
+                for miss in misses
+            ]
         )
         misses = []
     ours = [

@@ -100,8 +100,8 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
         )
         if misses:
             advice = (
-                'correct the file, or give zc_doctor the same --cameras as perception; without '
-                '--cameras these nodes do not start'
+                'correct the file, or give zc_doctor the same --cameras as the program '
+                'perception; without --cameras these nodes do not start'
             )
         yield warn(f'{needs.path}: {"; ".join(warnings)}', advice, **figures)
     elif not checked:

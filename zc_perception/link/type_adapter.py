@@ -115,7 +115,7 @@ class TypeAdapter(Generic[CustomT]):
         )
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
-        """For links: return *item* itself, or for a leased type ``item.deliver(holder)``."""
+        """For links: return ``item.deliver(holder)`` if the type is leased, otherwise *item*."""
         return item.deliver(holder) if self.leased else item  # type: ignore[attr-defined]
 
     def release(self, item: CustomT) -> None:

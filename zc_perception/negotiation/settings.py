@@ -265,7 +265,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     """
     Return a message for each of *constraints* that buffers with *settings* violate.
 
-    *settings* are an allocator's answer, or belong to buffers that a late consumer wants.
+    The buffers are new, or existed before the consumer that has these constraints.
     """
     layout, found = settings.layout, []
     if not constraints.accepts_format(settings.format):

@@ -312,7 +312,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
             exporters[inode] = name
         elif not _unread(seen, findings, 'exporters'):
             findings.unsure(
-                f'no source names the exporter of buffer {inode}',
+                f'the exporter of buffer {inode} could not be read',
                 'measure longer: this buffer was freed before its exporter was read',
             )
         if name == 'memfd':

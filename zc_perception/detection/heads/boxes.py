@@ -307,7 +307,8 @@ class Boxes(Head):
         classes = self._spec.num_classes
         if 'scores' in parts:
             tensor, four = parts['box']
-            # The filter reads all rows, because the number of rows in use differs between frames.
+            # The filter is made for a fixed number of rows, but frames differ in the number of
+            # rows in use. So the filter reads all rows, and the code drops the unused ones.
             found = self._filters.reader(outputs, box).find(self._classes(every)[1], limits.score)
             used = np.searchsorted(found.cells, len(four))
             found = Found(found.cells[:used], found.classes[:used], found.scores[:used])
