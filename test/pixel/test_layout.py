@@ -210,7 +210,8 @@ TOP = (1 << 63) - 1
          '2 planes use 1 of 2 buffers; leave out buffer 1, which has no plane'),
         (nv12(LUMA, OWN_CHROMA), [4608], 'plane 1: buffer 1 is outside 0 .. 0'),
         (nv12(changed(LUMA, buffer=1), changed(CHROMA, buffer=0, offset=0)), [4608, 4608],
-         'plane 0: buffer 1 comes before buffer 0; number buffers in the order of the planes'),
+         'plane 0: buffer 1 comes before buffer 0; give the buffers '
+         'their numbers in the order of the planes'),
         (nv12(LUMA, OWN_CHROMA), [3072, 0],
          "plane 1: its buffer 1 has 0 bytes; ask the kernel for the buffer's real size"),
         (GOOD, [None],

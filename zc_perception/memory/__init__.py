@@ -21,5 +21,5 @@ buffer goes from the producer to its consumers and back, and how many frames a c
 ``heaps.py`` allocates buffers, and ``dmabuf.py`` has the class of a buffer. ``fence.py`` has
 fences, which signal when a device is done with a buffer. ``owned_fd.py`` has the class that owns a
 descriptor. ``kernel_abi.py`` has the numbers of the kernel's ioctls and their structs.
-``ledger.py`` counts each pass of the CPU over pixels.
+``ledger.py`` counts how often the CPU reads or writes pixels.
 """

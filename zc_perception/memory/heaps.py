@@ -313,7 +313,7 @@ class OfferedHeaps:
     """
     Heaps that a camera's buffers may come from; the object itself is a :class:`Heap`, too.
 
-    It opens and owns the chosen heap, allocates from it, and closes it.
+    The object opens the heap that :meth:`choose` names, allocates from it, and closes it.
 
     :param names: the names of heaps that work, the best first; at least one.
     :param reasons: why other heaps are not among *names*.

@@ -31,7 +31,7 @@ import threading
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """All passes over pixels for one reason: their number, and the sum of their bytes."""
+    """How often the CPU read or wrote pixels for one reason, and the sum of the bytes."""
 
     count: int
     bytes: int  # noqa: A003
@@ -39,7 +39,7 @@ class LedgerEntry:
 
 class CopyLedger:
     """
-    Counts passes of the CPU over pixels for each reason. Thread-safe; O(1) per booking.
+    Counts for each reason how often the CPU reads or writes pixels. Thread-safe; O(1) per booking.
 
     Reasons in use: ``draw`` (a software camera or a program writes its frame), ``decode`` (a
     recording's or a webcam's picture is decoded), ``tensor`` (an accelerator on the CPU reads the
@@ -57,13 +57,13 @@ class CopyLedger:
         self._entries: dict[str, tuple[int, int]] = {}
 
     def book(self, reason: str, num_bytes: int) -> None:
-        """Book one pass over *num_bytes* bytes of pixels."""
+        """Count one more time that the CPU reads or writes pixels, *num_bytes* bytes of them."""
         with self._lock:
             count, total = self._entries.get(reason, (0, 0))
             self._entries[reason] = (count + 1, total + num_bytes)
 
     def entries(self) -> dict[str, LedgerEntry]:
-        """Return the number of passes over pixels, and their bytes, for each reason."""
+        """Return for each reason how often the CPU read or wrote pixels, and the bytes."""
         with self._lock:
             return {reason: LedgerEntry(*entry) for reason, entry in self._entries.items()}
 

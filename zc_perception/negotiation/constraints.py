@@ -97,7 +97,7 @@ class BufferConstraints:
     """
     One participant's constraints; ``None`` means that there is no such constraint.
 
-    :param participant: the participant's name, for messages.
+    :param participant: the participant's name, for logs and errors.
     :param formats: the (fourcc, modifier) pairs that the participant can use, the best first.
         INVALID in the list means that it also takes buffers without a stated modifier; INVALID
         alone means that it doesn't support modifiers. If a layout has two modifiers

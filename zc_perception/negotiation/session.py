@@ -71,12 +71,12 @@ class Consumer:
     """
     A user of the buffers; two consumers are equal only if they are the same object.
 
-    :param constraints: the consumer's constraints; ``participant`` is its name in messages.
+    :param constraints: the consumer's constraints; ``participant`` is the consumer's name in logs
+        and errors.
     :param trial_import: imports one slot's buffers on trial; ``None``: the consumer imports
         nothing, or does so in its own process.
     :param name: the name of the stand-in that the consumer replaces. A stand-in is constraints
-        that were stated for a consumer before it came. By default, the consumer's name in
-        messages.
+        that were stated for a consumer before it came. By default, ``participant``.
     """
 
     constraints: BufferConstraints

@@ -506,7 +506,7 @@ def copies_status(ledger: CopyLedger) -> Status:
     return Status(
         'copies',
         OK,
-        'passes of the CPU over pixels in this process',
+        'how often the CPU read or wrote pixels in this process',
         Figures(
             lambda: {
                 reason: f'{entry.count} ({entry.bytes} bytes)'

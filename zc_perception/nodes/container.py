@@ -474,8 +474,8 @@ class ComponentManager(Node):
             # package has it: a component may get it by forward_global_arguments.
             if keys.get(name) is not MeantFor.ANY_NODE or not somebody_has(name):
                 self._say_warning(
-                    f"parameter '{name}' is not one of the container; give a component its "
-                    'parameters in the request to load it'
+                    f"parameter '{name}' is not one of the container's parameters; give a "
+                    'component its parameters in the request that loads it'
                 )
         self.get_logger().info(f'ready: {self._threads} thread(s) for components')
 

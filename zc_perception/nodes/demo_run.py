@@ -316,7 +316,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         f'{summary["accelerator"]}, model {summary["model"]}'
     )
     _say(
-        'passes of the CPU over the pixels of a frame: '
+        'how often the CPU read or wrote the pixels of a frame: '
         + ', '.join(f'{k} {v:g}' for k, v in summary['pixel_copies_per_frame'].items())
     )
     for stage, values in summary['latency_ms'].items():

@@ -218,7 +218,7 @@ class Accelerator(ABC):
 
         :param values: as :meth:`own` returns them; if they change later, :meth:`tune` gets the new
             ones.
-        :param ledger: counts each pass of the CPU over pixels.
+        :param ledger: counts how often the CPU reads or writes pixels, and the bytes.
         :raises AcceleratorError: there is no such device, or it can't be used; the message says
             what to use instead.
         """

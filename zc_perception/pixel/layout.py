@@ -362,8 +362,8 @@ def _check_planes(layout: ImageLayout, fmt: PixelFormat, buffers: int) -> int:
             )
         if plane.buffer > used:
             raise LayoutError(
-                f'plane {index}: buffer {plane.buffer} comes before buffer {used}; number '
-                'buffers in the order of the planes'
+                f'plane {index}: buffer {plane.buffer} comes before buffer {used}; give the '
+                'buffers their numbers in the order of the planes'
             )
         used = max(used, plane.buffer + 1)
         if layout.modifier == LINEAR:

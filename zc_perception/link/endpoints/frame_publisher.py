@@ -314,8 +314,8 @@ class FramePublisher:
     :param modifier: with *fds*: how the pixels are arranged, a DRM format modifier; 0 is LINEAR.
     :param strides: with *fds*: bytes from one row to the next, for each plane.
     :param offsets: with *fds*: byte at which each plane begins in its buffer; by default 0.
-    :param ledger: counts the passes over pixels: ``draw`` for each loan, ``to_ros`` for each
-        message. By default, the publisher makes its own ledger.
+    :param ledger: counts how often the CPU touches pixels: ``draw`` for each loan, ``to_ros`` for
+        each message. By default, the publisher makes its own ledger.
     :raises FormatError: *format* or *colorimetry* isn't known; the message lists the known ones.
     :raises LayoutError: the format doesn't allow the size, or a plane ends outside of its buffer.
     :raises ConfigError: another parameter has an invalid value.

@@ -630,7 +630,7 @@ class RemoteSlots:
             self._part()
 
     def _await_room(self, wanted: bool) -> None:
-        """Set whether the epoll watches for room in the socket; called with the lock held."""
+        """Set whether the client's epoll watches for room in the socket; the lock must be held."""
         if wanted is not self._awaits_room:
             self._awaits_room = wanted
             with contextlib.suppress(OSError, ValueError):  # the epoll was closed

@@ -16,8 +16,9 @@
 """
 The producer's end: each publisher has one listening socket and one thread for all its consumers.
 
-:class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish``
-runs on the caller's thread and never blocks. The server's thread does the other work:
+:class:`SharedMemoryServer` owns the socket, the thread, the connections, and the epoll object on
+which the thread waits. Its method ``publish`` runs on the caller's thread and never blocks. The
+server's thread does the other work:
 
 - It accepts consumers; each must send HELLO within a second.
 - The :class:`Door` checks the consumer's constraints. If there are no suitable buffers yet, the
