@@ -331,7 +331,7 @@ class KeepLastQueue(Generic[T]):
                     self.put(entry)
 
     def fetch(self) -> None:
-        """Queue the objects that the sources have now, before a later :meth:`put` adds more."""
+        """Queue the objects that the sources have now, before :meth:`put` queues later ones."""
         if not self._sources:
             return
         with self._fetching:

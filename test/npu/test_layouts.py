@@ -481,7 +481,7 @@ def test_zc_model_prints_a_manifest_that_says_the_same(
     assert (again.head, again.classes, again.input) == (first.head, first.classes, first.input)
     (tmp_path / 'empty').mkdir()
     assert main([str(tmp_path / 'empty')]) == 2
-    assert 'has no model.yaml and no model' in capsys.readouterr().err
+    assert 'has no model.yaml, and no model' in capsys.readouterr().err
 
 
 def test_zc_model_prints_every_key_of_a_model_yaml(

@@ -227,7 +227,7 @@ TOP = (1 << 63) - 1
          'plane 1: stride 4294967296 is outside 0 .. 4294967295'),
         (nv12(LUMA, changed(CHROMA, size=0)), [4608], f'plane 1: size 0 is outside 1 .. {TOP}'),
         (nv12(LUMA, changed(CHROMA, offset=TOP)), [4608],
-         f'plane 1 ends at byte {TOP + 1536}, above {TOP}, the largest offset in a file'),
+         f'plane 1 ends at byte {TOP + 1536}, above {TOP}, the largest possible offset'),
         (nv12(LUMA, changed(CHROMA, offset=MANY)), [4608],
          f'plane 1: offset a number of 100000 bits is outside 0 .. {TOP}'),
         (nv12(LUMA, changed(CHROMA, buffer=False)), [4608],

@@ -446,7 +446,7 @@ def _read_summary(file: BinaryIO, at: int, size: int, contents: Contents) -> Non
         else:
             _take_topic(kind, content, contents, schemas)
     if not contents.finished:
-        raise ValueError('its summary has no statistics')
+        raise ValueError("the file's summary has no statistics")
 
 
 def _take_topic(

@@ -55,9 +55,9 @@ class Lens:
     :param distortion: coefficients of OpenCV's standard distortion model, or of its fisheye model
         if *fisheye* is set.
     :param size: width and height of the calibrated pictures, in pixels.
-    :param region: x, y, width and height of the part of a calibrated picture that pictures of
-        another size show; ``None``: the whole picture.
-    :raises ConfigError: the model has another number of coefficients.
+    :param region: a picture of another size shows only this part (x, y, width, height) of a
+        calibrated picture; ``None``: it shows the whole picture.
+    :raises ConfigError: the model doesn't allow this number of coefficients.
     """
 
     matrix: NDArray[np.float64]

@@ -59,8 +59,8 @@ from zc_perception.pixel.layout import check_dimensions, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name, same_layout
 
 Participants = Sequence[BufferConstraints]
-# An image with padding may take at most _MOST_TIMES its size without padding, plus _MOST_PADDING
-# bytes for small images. No device needs more, and larger alignments could use up all memory.
+# An image with padding may take at most _MOST_TIMES its bytes without padding, plus _MOST_PADDING
+# bytes. No device needs more. Without this limit, large alignments could use up all memory.
 _MOST_PADDING = 1 << 24
 _MOST_TIMES = 8
 

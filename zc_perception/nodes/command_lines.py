@@ -33,7 +33,8 @@ _CAMERA = {
     'heap': 'where the buffers come from',
 }
 _DETECTOR = {
-    'model': "road, hog or the path of a model.yaml, of an ONNX file or of an exporter's folder",
+    'model': 'road, hog or the path of a model.yaml, of an ONNX file or of a folder with one of '
+             'them',
     'accelerator': f'{AUTO}, {", ".join(ACCELERATORS.built_in)}, or the name of an accelerator '
                    'of another package',
     'score_threshold': 'detections with a lower score are dropped',

@@ -632,7 +632,7 @@ def find_manifest(model: str) -> Path:
             )
     raise ConfigError(
         f"model '{model}' is not known{nowhere}; use one of {', '.join(shipped)} or the path of a "
-        f"model.yaml, of an ONNX file or of an exporter's folder{nearest(model, shipped)}"
+        f"model.yaml, of an ONNX file or of a folder with one of them{nearest(model, shipped)}"
     )
 
 
@@ -645,13 +645,13 @@ def _in_folder(folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     has = (
-        f'{len(files)} models ({", ".join(sorted(f.name for f in files))})'
+        f'but {len(files)} models ({", ".join(sorted(f.name for f in files))})'
         if files
-        else 'no model'
+        else 'and no model'
     )
     raise ConfigError(
-        f"folder '{folder}' has no model.yaml and {has}; give the path of one file, or write a "
-        'model.yaml'
+        f"folder '{folder}' has no model.yaml, {has}; give the path of one model file, or write "
+        'a model.yaml'
     )
 
 

@@ -145,7 +145,7 @@ _UNKNOWN_S = 2.0
 
 
 class RecentCount:
-    """The growth of a counter in the last :data:`RECENT_S` seconds; only one thread may use it."""
+    """Measure a counter's growth in the last :data:`RECENT_S` seconds, for one thread only."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -170,7 +170,7 @@ class RecentCount:
 
 
 class RecentRates:
-    """The rates at which counters grow; only one thread may use it."""
+    """Measure how fast counters grow, for one thread only."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -214,7 +214,7 @@ class RecentRates:
 
 
 class Silence:
-    """Detect unusually long pauses between regular events; only one thread may use it."""
+    """Detect unusually long pauses between regular events, for one thread only."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

@@ -358,7 +358,7 @@ def _check_planes(layout: ImageLayout, fmt: PixelFormat, buffers: int) -> int:
         if plane.offset + plane.size > MAX_BYTES:
             raise LayoutError(
                 f'plane {index} ends at byte {plane.offset + plane.size}, above {MAX_BYTES}, '
-                'the largest offset in a file'
+                'the largest possible offset'
             )
         if plane.buffer > used:
             raise LayoutError(

@@ -64,8 +64,8 @@ class KnownModifier(IntEnum):
 
 _VENDORS = {int(vendor): vendor for vendor in Vendor}
 _KNOWN = {int(modifier): modifier for modifier in KnownModifier}
-# Modifiers of these vendors may add planes for the state of compression. Those in KnownModifier
-# don't.
+# Modifiers of these vendors may add planes for the state of compression. The modifiers in
+# KnownModifier add none.
 _VENDORS_WITH_MORE_PLANES = (Vendor.NONE, Vendor.INTEL, Vendor.AMD, Vendor.VIVANTE)
 
 

@@ -211,7 +211,11 @@ class WatchedNode(NodeView):
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
-        """Store the first facts since :meth:`expect_facts` as :attr:`after`."""
+        """
+        Set :attr:`after` to the first facts that the node wrote after :meth:`expect_facts`.
+
+        If it wrote none, set :attr:`after` to the facts of before.
+        """
         self.described = self.renewed or self.idle
         self.after = self._checked(self._old if self._new is None else self._new)
         self._kept = True

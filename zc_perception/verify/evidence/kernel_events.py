@@ -470,7 +470,7 @@ class KernelRecording:
         self._lost = 0
 
     def begin(self, video: bool = True) -> None:
-        """Enable all events and start recording; *video*: also mappings of video devices."""
+        """Enable the events and start recording; *video*: also record video devices' mappings."""
         drivers = [(driver.system, driver.names) for driver in traced().drivers.values()]
         for system, events in (*drivers, ('dma_fence', FENCES), ('sched', (FORK,))):
             absent = [event for event in events if not self._tracepoint(system, event)]
