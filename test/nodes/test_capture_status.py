@@ -43,9 +43,11 @@ from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraBusyError, ConfigError
 from zc_perception.frame import Frame
+from zc_perception.link.announcement import Announcement, host_id, write_announcement
 from zc_perception.link.endpoints import (
     AdaptedPublisher,
     AdaptedSubscription,
+    discovery,
     SubscriptionStatistics,
 )
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
@@ -53,6 +55,7 @@ from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.connection import ConsumerStatistics
 from zc_perception.link.shared_memory.protocol import MessageType, Requirements
+from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import Holding, PoolStatistics, SlotState
@@ -318,6 +321,21 @@ def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(
         # Fast DDS keeps a killed publisher in the graph for 20 s.
         until(lambda: status(capture, 'link').level is Level.OK, 'the end of it', 18.0)
     assert capture.get_publishers_info_by_topic('/image_raw/_zc'), 'the graph was asked'
+
+
+def test_a_camera_without_ros_on_the_topic_is_warned_of_too(
+    run: Managed, free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, '_REFRESH_S', 0.0)
+    capture = run.make(CaptureNode, {})
+    capture.start()
+    assert status(capture, 'link').level is Level.OK
+    with SharedMemoryServer('in_c', 'c' * 32) as server:
+        announced = Announcement(server.publisher_id, host_id(), str(server.path), 1, 1, (), '')
+        write_announcement(announced, '/image_raw', free_domain)
+        warned = status(capture, 'link')
+        assert 'another publisher (a program that is not in the ROS graph)' in warned.message
+    assert status(capture, 'link').level is Level.OK
 
 
 YUYV = fourcc_code('YUYV'), 0

@@ -59,6 +59,7 @@ UNNAMED = '_UNKNOWN_'
 # If one publisher replaces another between two checks, the number of publishers doesn't change. So
 # names and QoS are read from the graph again after this time.
 _REFRESH_S = 5.0
+_WITHOUT_ROS = 'a program that is not in the ROS graph'
 #: A publisher that was killed leaves the graph within this time (Fast DDS: after 20 s).
 UNPROVED_S = 30.0
 
@@ -434,9 +435,9 @@ class Rivals:
     Look for other publishers on the topic of *publisher*.
 
     If the socket of at least one other publisher on this host answers, :meth:`look` returns all
-    other publishers in the graph at once. If none answers (they may be on another host), it
-    returns a publisher only after this has been in the graph for :data:`UNPROVED_S`, because the
-    graph shows killed publishers for a while.
+    other publishers in the graph at once, or, if the graph shows none, one without ROS. If none
+    answers (they may be on another host), it returns a publisher only after this has been in the
+    graph for :data:`UNPROVED_S`, because the graph shows killed publishers for a while.
 
     :param monotonic: returns the time of a steady clock, in seconds.
     """
@@ -462,12 +463,15 @@ class Rivals:
         announcers = publishers_of(self._node, topic + SUFFIX)
         now = self._monotonic()
         self._since = {gid: self._since.get(gid, now) for gid in map(endpoint_gid, announcers)}
-        if len(announcers) > 1 and not self._answers(topic):
+        answers = self._answers(topic)
+        if len(announcers) > 1 and not answers:
             announcers = [
                 each for each in announcers if now - self._since[endpoint_gid(each)] >= UNPROVED_S
             ]
         names = Counter(map(node_name, announcers))
         names -= Counter([self._node.get_fully_qualified_name()])
+        if answers and not names:
+            names[_WITHOUT_ROS] = 1
         self._alone = len(self._since) == 1 and not names
         # The graph learns a node's name a little later than its endpoints.
         return sorted('a node without a known name' if UNNAMED in name else name for name in names)
