@@ -36,7 +36,7 @@ from rclpy.service_introspection import ServiceIntrospectionState
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import get_types_from_msg, get_typestore, Stores
 from sensor_msgs.msg import Image
-from std_msgs.msg import String
+from std_msgs.msg import Empty, String
 from std_srvs.srv import Trigger
 from waiting import until
 import warm_start
@@ -178,6 +178,31 @@ def test_a_later_publisher_with_another_qos_is_recorded_too(
         "topic '/status' has a new publisher with another QoS; the recorder subscribes again, and "
         'a few messages may be missing'
     ]
+
+
+def test_the_type_is_that_of_a_publisher_and_another_publisher_s_is_warned_of(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, '_LOOK_S', 0.01)
+    warnings: list[str] = []
+    with ros(free_domain) as context, ros(free_domain) as elsewhere:
+        other = rclpy.create_node('other', context=elsewhere)
+        other.create_subscription(Empty, 'status', print, 1)
+        node = rclpy.create_node('recorder', context=context)
+        publisher = node.create_publisher(String, 'status', 1)
+        until(lambda: node.count_subscribers('status') == 1)
+        topics = recorder.RecordedTopics(node, ['status'], print, warnings.append)
+        until(publisher.get_subscription_count)
+        other.create_publisher(Empty, 'status', 1)
+        until(lambda: warnings)
+        topics.close()
+        node.destroy_node()
+        other.destroy_node()
+    assert warnings[0] == (
+        "topic '/status' has a publisher of type std_msgs/msg/Empty, whose messages are not "
+        'recorded, because the topic is recorded as std_msgs/msg/String: give that publisher '
+        'another topic'
+    )
 
 
 def test_remaps_change_no_name_that_the_graph_has_shown(free_domain: int) -> None:

@@ -175,6 +175,7 @@ class RecordedTopics:
         self._take = take
         self._warn = warn
         self._readers: dict[str, Any] = {}
+        self._types: dict[str, str] = {}
         self._looks = 0
         self._look()  # must end before the next line starts the calls of _look on another thread
         self._watch = LOOKOUT.watch(_LOOK_S, self._look)
@@ -192,29 +193,38 @@ class RecordedTopics:
     def _look(self) -> None:
         self._looks += 1
         compares = self._looks % _COMPARE_EVERY == 0
-        for name, types in self._node.get_topic_names_and_types():
+        for name, _ in self._node.get_topic_names_and_types():
             if name in self._readers and not (compares and self._drop_if_unsuited(name)):
                 continue
             if name == self._frames or name.endswith(SUFFIX):
                 continue
             if not any(fnmatchcase(name, pattern) for pattern in self._patterns):
                 continue
-            offers = [writer.qos_profile for writer in publishers_of(self._node, name)]
-            if not offers:
+            writers = publishers_of(self._node, name)
+            if not writers:
                 continue
+            msgtype = writers[0].topic_type  # the graph's types also include those of subscribers
+            offers = [each.qos_profile for each in writers if each.topic_type == msgtype]
             try:
-                self._subscribe(name, types[0], offers)
+                self._subscribe(name, msgtype, offers)
             # An incomplete message package can raise any exception. Go on with the other topics.
             except Exception as error:
                 self._warn(
                     f"topic '{name}' is not recorded: {one_line(error)}; "
-                    f'install the whole package of {types[0]}'
+                    f'install the whole package of {msgtype}'
                 )
 
     def _drop_if_unsuited(self, name: str) -> bool:
         """End the subscription of a topic if its QoS doesn't suit a publisher that came later."""
-        wanted = self._readers[name].qos_profile
+        wanted, kept = self._readers[name].qos_profile, self._types[name]
         writers = publishers_of(self._node, name)
+        for other in {each.topic_type for each in writers} - {kept}:
+            self._warn(
+                f"topic '{name}' has a publisher of type {other}, whose messages are not "
+                f'recorded, because the topic is recorded as {kept}: give that publisher another '
+                'topic'
+            )
+        writers = [each for each in writers if each.topic_type == kept]
         fits = [qos_check_compatible(writer.qos_profile, wanted)[0] for writer in writers]
         if QoSCompatibility.ERROR not in fits:
             return False
@@ -256,6 +266,7 @@ class RecordedTopics:
         def on_message(content: bytes) -> None:
             self._take(topic, content, time.time_ns(), latched)
 
+        self._types[name] = msgtype
         self._readers[name] = create_reader(
             self._node, kind, unmapped, on_message, qos, raw=True
         )
