@@ -223,7 +223,8 @@ def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
 VERSION = 1
 # The names of the checks' threads begin with this.
 _THREAD = 'zc_doctor '
-# The report shows this many characters of a finding's figures: a camera may have many formats.
+# The report shows at most this many characters of a finding's figures, for example of the long
+# list of a camera's formats.
 _LONGEST = 400
 _MARKS = {Status.OK: 'ok  ', Status.WARN: 'warn', Status.FAIL: 'FAIL', Status.SKIP: 'skip'}
 

@@ -429,7 +429,7 @@ class InProcessBus:
             self._match(key)
 
     def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
-        """Pause (*resting*) or resume *subscription*; its promised slots stay promised."""
+        """Pause (*resting*) or resume *subscription*; it keeps the slots promised to it."""
         with self._lock:
             subscription.resting = resting
             self._match(key)

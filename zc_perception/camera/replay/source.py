@@ -60,8 +60,8 @@ def recording_path(video: str) -> str:
     """
     if not video:
         raise ConfigError(
-            "parameter 'video' is empty; set it to the path of a video file or another recording "
-            "(camera is 'replay')"
+            "parameter 'video' is empty; camera 'replay' needs the path of a video file or of "
+            'another recording'
         )
     if _URL.match(video) and not os.path.exists(video):
         raise ConfigError(

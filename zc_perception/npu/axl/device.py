@@ -82,7 +82,8 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
     ),
     (
         errno.ENOENT,
-    ): 'the import was released before or belongs to another open file; import the buffer again',
+    ): 'the import was already released, or was not made with this open device; import the buffer '
+    'again',
     (
         errno.EBUSY,
         errno.EAGAIN,

@@ -95,7 +95,7 @@ class RuntimeCalls:
 
     @property
     def wanted(self) -> bool:
-        """Whether further calls are needed to get a result that the job's owner still wants."""
+        """Whether further calls are needed to get the result of a job that was not given up."""
         return any(call.job is not None and call.job.wanted for call in self._waiting)
 
     @property

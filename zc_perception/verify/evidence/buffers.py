@@ -411,7 +411,7 @@ class MapsScan:
 
 
 def parse_maps(pid: int, text: bytes) -> list[MemoryMapping]:
-    """Return the mappings whose names allow that they map frames: dma-bufs, memfds, devices."""
+    """Return the mappings of dma-bufs, memfds and devices; only these can contain frames."""
     return _parsed(pid, _NAMED, text) if any(word in text for word in _WORTH) else []
 
 

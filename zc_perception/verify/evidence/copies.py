@@ -657,7 +657,7 @@ def shares_of(
     """
     Return each process's share of samples in copy functions, and what could not be read.
 
-    The shares are ``None`` if they are not known for any process.
+    The shares are ``None`` if no process's share is known.
     """
     functions, unreadable = find_copy_functions(pids, proc)
     kernel: list[tuple[int, int, str]] = []
