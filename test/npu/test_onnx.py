@@ -153,6 +153,19 @@ def test_a_picture_smaller_than_hog_s_window_has_nobody_in_it(
         job.close()
 
 
+def test_tiles_smaller_than_hog_s_window_are_an_error(
+    ledger: CopyLedger, make_frame: MakeFrame
+) -> None:
+    accelerator = OnnxAccelerator(ledger, {'threads': 1, 'tiles': '2x2'})
+    accelerator.load(load_manifest('hog'))
+    with make_frame(width=256, height=128) as frame:
+        job = run(accelerator, frame)
+        with pytest.raises(AcceleratorError, match=r"72 pixels .* 64x128 .* 'tiles' to fewer"):
+            job.outputs()
+        job.close()
+    accelerator.close()
+
+
 class ScriptedEngine(Engine):
     """Waits until the test lets it go on; raises the errors in ``errors``."""
 

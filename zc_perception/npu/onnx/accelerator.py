@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tiles import Part, Parts
-from zc_perception.errors import ConfigError, message_of, nearest
+from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -89,6 +89,12 @@ class HogEngine(Engine):
         window_width, window_height = self._hog.winSize
         if luma.shape[1] < window_width or luma.shape[0] < window_height:
             # If a picture is smaller than the detector's winSize, OpenCV aborts the process.
+            if isinstance(layout, Part):
+                raise AcceleratorError(
+                    f"parts of {layout.width}x{layout.height} pixels are smaller than the "
+                    f"{window_width}x{window_height} of a person for model hog; set 'tiles' to "
+                    "fewer tiles, or 'roi' to a larger region"
+                )
             return [RawTensor(np.zeros((0, 6), np.float32))]
         boxes, weights = self._hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
         rows = np.zeros((len(boxes), 6), np.float32)
