@@ -716,7 +716,7 @@ def test_pages_that_may_be_held_without_a_mapping_are_not_measured() -> None:
     line = 'process 7 (x) has a pipe with 65536 bytes in it'
     seen = kit.cached_graph(pins=(line,))
     assert kit.verdicts(seen) == only_i4(None) and line in reason(seen)
-    assert 'the program that reads a pipe too slowly' in all_checks(seen)[3].next_step
+    assert 'the program that reads one of these pipes too slowly' in all_checks(seen)[3].next_step
 
 
 @pytest.mark.parametrize('second', [['a pipe'], []])

@@ -853,7 +853,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def given_up(self) -> str:
-        """Return why only a restart of the node helps; empty: the camera is tried again."""
+        """Return why only a restart of the node helps; empty: no restart is needed."""
         condition = self.supervisor.condition
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 

@@ -232,7 +232,7 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dic
 
 
 def _say(text: str, end: str = '\n') -> None:
-    """Print to stdout; if nobody reads it any more, the run goes on for the sake of its files."""
+    """Print to stdout; if stdout was closed, go on, because the run also writes files."""
     put(text, sys.stdout, end)
 
 

@@ -30,7 +30,7 @@ call reads ``/dev`` and sysfs again. Only the check :func:`metis_access` opens a
   links).
 * **PCIe link**: :func:`read_link`. A Metis needs 8 GT/s x4. Sources:
   ``Documentation/ABI/testing/sysfs-bus-pci`` (``current_link_speed``, ``max_link_width`` and so
-  on), and the failure modes in the document *ZED X → Metis* for the advice.
+  on). The advice on a slow link comes from the document *ZED X → Metis*, see ``docs/rules.md``.
 """
 
 from __future__ import annotations

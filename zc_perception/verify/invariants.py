@@ -455,7 +455,8 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
         told = f'pipes or io_urings may hold pages of frames: {"; ".join(seen.pins[:_SHOWN])}'
         findings.unsure(
             told,
-            'end these processes, or the program that reads a pipe too slowly, and measure again',
+            'end these processes, or the program that reads one of these pipes too slowly, and '
+            'measure again',
         )
 
 

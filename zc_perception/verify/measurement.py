@@ -671,7 +671,13 @@ class Measurement:
         self._seen.exporters = {**holders.exporters(), **self._seen.exporters}
 
     def _look_at_maps(self, everybody: bool) -> None:
-        """Find mappings of frames; read only the nodes' maps if the trace has all new mappings."""
+        """
+        Find the processes that map frames, and where.
+
+        If the trace records each new mapping, read only ``/proc/PID/maps`` of the nodes.
+
+        :param everybody: ``True``: read ``/proc/PID/maps`` of all processes in any case.
+        """
         recorded = (
             self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
         )

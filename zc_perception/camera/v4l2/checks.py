@@ -313,8 +313,8 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
     except OSError as error:
         if error.errno == errno.ENOENT:
             advice = (
-                'plug the camera in, give the container its device node (--device), or set '
-                'device to a device node that was found'
+                "plug the camera in, give a container the camera's device node (--device), or set "
+                "parameter 'device' to a device node that was found"
             )
             return fail(
                 f'{device} does not exist; found: {there}', advice, subject, errno=errno.ENOENT

@@ -340,8 +340,9 @@ def _keep(
     :param boxes: (5, n) x, y, width, height, area, best first.
     """
     count = boxes.shape[1]
-    # OpenCV treats all tiny boxes as the same object, wherever they are. So boxes of different
-    # classes can't be kept apart by shifting them: call OpenCV for each class.
+    # OpenCV treats all tiny boxes as the same object, wherever they are. So _keep_few(), which
+    # shifts the boxes of each class to an area of their own, would not help: call OpenCV once for
+    # each class.
     if boxes[2:4].min() < _NO_SIZE:
         return _class_by_class(boxes, _falling(count), classes, threshold)
     suppressors = np.arange(count)

@@ -128,8 +128,8 @@ ADVICE: Mapping[int, str] = {
 }
 """The meaning of each errno of the driver, and what to do about it.
 
-Sources: the UAPI header ``axl_ioctl.h`` for the errnos, and the failure modes in the document
-*ZED X → Metis* for the advice."""
+The errnos come from the UAPI header ``axl_ioctl.h``, the advice from the document *ZED X → Metis*,
+see ``docs/rules.md``."""
 
 
 def errno_name(number: int) -> str:

@@ -82,8 +82,8 @@ class Device:
     A card's chip, as the runtime lists it.
 
     :param name: ``metis-0:1:0``, or ``metis-0-1-0`` with later drivers.
-    :param info: the runtime's description of the device, needed to connect: an address in C, an
-        object in Python.
+    :param info: the runtime's description of the device, needed to connect: an address from the
+        runtime's C library, or an object from its Python module.
     """
 
     name: str
