@@ -637,10 +637,10 @@ BASE = BufferSettings(
             {'formats': (f('NV12 tiled'), f('YUYV linear'))},
             'format NV12 LINEAR is not accepted (accepted: NV12 NVIDIA',
         ),
-        ({'stride_align': 256}, 'plane 0: stride 640 is not a multiple of its stride_align 256'),
+        ({'stride_align': 256}, 'plane 0: stride 640 is not a multiple of stride_align 256'),
         (
             {'offset_align': 65536},
-            'plane 1: offset 307200 is not a multiple of its offset_align 65536',
+            'plane 1: offset 307200 is not a multiple of offset_align 65536',
         ),
         ({'max_stride': 639}, 'a stride of 640 bytes is above max_stride 639'),
         ({'height_align': 64}, 'plane 0 has 307200 bytes, too few for 512 rows (height_align 64)'),

@@ -125,8 +125,8 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
     session.allocate([npu], producer)
     assert session.objection(
         npu
-    ) == 'refused: plane 0: stride 64 is not a multiple of its stride_align 128; ' + (
-        'plane 1: stride 64 is not a multiple of its stride_align 128'
+    ) == 'refused: plane 0: stride 64 is not a multiple of stride_align 128; ' + (
+        'plane 1: stride 64 is not a multiple of stride_align 128'
     )
 
 

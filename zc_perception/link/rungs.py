@@ -160,7 +160,8 @@ def choose(view: TopicView) -> Choice:
             mismatches.append(f'{local.name}: {local.mismatch}')
         elif local.convertible:
             indirect[local.name] = (
-                f'{local.name} publishes objects of another type, so only its messages can be read'
+                f"{local.name} publishes objects of a type that this subscription doesn't use, so "
+                'only its messages can be read'
             )
         elif local.misfit:
             indirect[local.name] = (

@@ -370,7 +370,7 @@ class Reaper:
             raise
 
     def _end(self) -> None:
-        """Forget the ending thread; a new one starts when needed. The caller holds the lock."""
+        """Forget the thread and all pools: the thread ends now. The caller holds the lock."""
         self._pools, self._thread, self._waker = [], None, None
 
     def _turn(self, waker: Waker) -> bool:
@@ -623,7 +623,7 @@ class BufferPool:
             if waits:
                 raise ConfigError(
                     f"pool of {self.name}: slot {index} can't be waited for; wait for any slot, "
-                    'or acquire the slot that a driver has filled'
+                    'or acquire this slot without wait_s'
                 )
         deadline = time.monotonic() + wait_s if waits else 0.0
         waker: Waker | None = None

@@ -284,7 +284,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
         ):
             if value % step:
                 found.append(
-                    f'plane {index}: {name} {value} is not a multiple of its {name}_align {step}'
+                    f'plane {index}: {name} {value} is not a multiple of {name}_align {step}'
                 )
     widest = max(plane.stride for plane in layout.planes)
     if constraints.max_stride is not None and widest > constraints.max_stride:

@@ -96,7 +96,7 @@ class ImageLayout:
 
     @cached_property
     def arrays(self) -> tuple[PlaneArray, ...]:
-        """The arguments for NumPy arrays of the planes, if LINEAR; computed only once."""
+        """Arguments for NumPy arrays of the planes, which must be LINEAR; computed only once."""
         return tuple(_plane_array(self, index) for index in range(len(self.planes)))
 
     def buffer_size(self, index: int) -> int:

@@ -571,7 +571,7 @@ def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, i
 
 
 def all_checks(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS) -> list[Check]:
-    """Run the checks I1 to I4; *known* are the exporters that I2 accepts."""
+    """Run the four checks of this file; *known* are the allowed exporters of frames' buffers."""
     return [
         check_attached(seen),
         check_exporters(seen, known),

@@ -578,7 +578,7 @@ def test_a_foreign_users_memfd_has_to_be_narrowed(fake: Fake) -> None:
     [
         (Requirements(max_width=32), 'takes images of at most 32x65535, not 64x48'),
         (Requirements(formats=((fourcc_code('YUYV'), 0),)), 'not accepted (accepted: YUYV LINEAR'),
-        (Requirements(stride_align=256), 'not a multiple of its stride_align 256'),
+        (Requirements(stride_align=256), 'not a multiple of stride_align 256'),
         (Requirements(memory=1), 'the buffers are memfds, which the consumer does not take'),
     ],
 )
