@@ -374,7 +374,7 @@ def run_program(
                 STARTUP.reached('ready')
                 for node in group.nodes:
                     step = (
-                        ': it waits for ros2 lifecycle set '
+                        ': configure the node with ros2 lifecycle set '
                         f'{node.get_fully_qualified_name()} configure'
                     )
                     node.get_logger().info(

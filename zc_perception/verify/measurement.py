@@ -521,7 +521,8 @@ class Measurement:
             self._probe.begin(self._pids, self.roots.proc)
         self._seen.looked_ns = time.monotonic_ns()
         self._look(everything=True)
-        # A pipe or an io_uring may hold pages whose mapping ended before the recording began.
+        # The recording shows no mapping that ended before it began, but a pipe or an io_uring may
+        # still hold pages of that mapping. So look for them.
         self._look_at_pins()
         self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:

@@ -239,7 +239,7 @@ def _is_cover(stream: Any, has_sound: bool) -> bool:
     Tell whether a stream is the cover picture of music.
 
     Streams of old PyAV have no ``disposition``. Then a stream counts as a cover if the file also
-    has sound, and the stream's only rate is that of FFmpeg's clock, 90000 per second.
+    has sound, and the stream has no frame rate except 90000 per second, FFmpeg's clock.
     """
     disposition = getattr(stream, 'disposition', None)
     if disposition is not None:

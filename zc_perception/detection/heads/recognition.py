@@ -190,7 +190,7 @@ def _one_output(
     rows, columns = shape[-2:]
     extra = HeadSpec('', 0, **extras).extra
     detr = _is_detr(said)
-    # Newer exports of RT-DETR name their head and have 6 columns (box, score and class). Older
+    # Newer exports of RT-DETR have metadata 'head' and 6 columns (box, score and class). Older
     # exports of RT-DETR have the box and all scores. A file exported with axes of variable length
     # may leave out the number of columns, though this number never varies.
     new = 'head' in said
