@@ -379,7 +379,7 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
 
 
 def surface_signature(parameters: ctypes.Structure) -> bytes:
-    """Return bytes that are equal for two images that differ only in their memory."""
+    """Return an image's struct as bytes, without the fields that name its memory."""
     address = ctypes.addressof(parameters)
     head = ctypes.string_at(address, SurfaceParams.bufferDesc.offset)
     return head + ctypes.string_at(

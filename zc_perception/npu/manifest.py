@@ -886,8 +886,8 @@ def names_of(text: str) -> tuple[str, ...]:
     """
     Return the names of the classes in a text.
 
-    Possible formats: one name per line, with or without quotes, with or without its number before
-    it; a list or a numbered mapping in YAML or JSON; a ``data.yaml`` with a key ``names``.
+    Possible formats: one name per line, as it is, in quotes or after the class's number; a list or
+    a numbered mapping in YAML or JSON; a ``data.yaml`` with a key ``names``.
 
     :raises ValueError: the text has none of these formats; the message names the line.
     """

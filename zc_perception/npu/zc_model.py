@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> int:
     selected = open_accelerator(options.accelerator, manifest, {}, CopyLedger())
     try:
         capabilities = selected.accelerator.capabilities()
-        _say(f'# runs on accelerator {capabilities.name} ({capabilities.device})')
+        _say(f'# the model runs on accelerator {capabilities.name} ({capabilities.device})')
     finally:
         selected.accelerator.close()
     _say(manifest_text(selected.manifest))

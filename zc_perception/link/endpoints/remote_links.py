@@ -614,4 +614,4 @@ def _why_not(announcement: Announcement) -> str:
         return OTHER_HOST
     if not announcement.socket:
         return 'it offers no shared memory'
-    return "not every publisher's QoS matches"
+    return "the QoS of a publisher of this topic does not match the subscription's"

@@ -866,7 +866,7 @@ class AdaptedSubscription(Generic[T]):
                 self._go_on()
 
     async def _drain_coroutine(self) -> None:
-        """Do the same as _drain() for a coroutine function, unless another call still runs."""
+        """Await the callback for each queued object; do nothing if this method already runs."""
         self.queue.fetch()
         if self._draining:
             return
