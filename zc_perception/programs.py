@@ -158,8 +158,8 @@ class NodeOptionParser(OptionParser):
             usage='[options] [--ros-args -p NAME:=VALUE --params-file FILE ...]',
         )
         self.epilog = (  # not wrapped, so that users can copy the paths
-            f'All parameters: {shipped_file("docs/parameters.md")}\n'
-            f'A file with all of them: {shipped_file("config/perception.yaml")}'
+            f'Description of all parameters: {shipped_file("docs/parameters.md")}\n'
+            f'Parameter file with all defaults: {shipped_file("config/perception.yaml")}'
         )
         if parameters:
             wide = max(map(len, parameters))

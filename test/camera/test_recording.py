@@ -567,7 +567,7 @@ def test_before_anything_came_and_without_an_encoder_nothing_is_kept(tmp_path: P
     drive(box, 0, 3)
     assert box.held(now_ns) == (0.0, 0, ())
     for _ in range(2):
-        with pytest.raises(RecordingError, match='no picture of a video came; is an encoder runn'):
+        with pytest.raises(RecordingError, match='no key frame of a video has arrived; is an enc'):
             write_event(box.last(now_ns), tmp_path / 'events', now_ns)
         box.take(FRONT, compressed_video('lens', OTHERS['h264']), now_ns)
     assert not (tmp_path / 'events').exists()

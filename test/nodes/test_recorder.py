@@ -377,7 +377,7 @@ def test_triggers_are_answered_with_what_was_written_or_why_not(
 ) -> None:
     with black_box(free_domain, tmp_path) as (run, recorder, video, answers):
         (answer,) = answers(1)
-        assert not answer.success and 'no picture of a video came' in answer.message
+        assert not answer.success and 'no key frame of a video has arrived' in answer.message
         run.eventually(lambda: video.get_subscription_count() == 1, 'it subscribes')
         assert 'trigger failed' in status(recorder, 'black box').message
         key, other = b'\0\0\0\1\x67ps\0\0\1\x65', b'\0\0\0\1\x41'

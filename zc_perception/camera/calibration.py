@@ -261,7 +261,7 @@ def check_calibration(calibration: Calibration, source: str) -> None:
     binning = {'binning_x': calibration.binning_x, 'binning_y': calibration.binning_y}
     region = {f'roi.{name}': getattr(calibration.roi, name) for name in _ROI}
     for key, number in (binning | region).items():
-        if number > MAX_SIDE:  # a calibration file with this number could not be read again
+        if number > MAX_SIDE:  # calibration files with such a number are refused, too
             raise ConfigError(
                 f"'{source}': {key} is {number}; it must be an integer from 0 to {MAX_SIDE}"
             )

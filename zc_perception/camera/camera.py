@@ -812,7 +812,7 @@ class DrawnCamera(Camera):
         """
         Write frame number *sequence* into *planes*, whose format is :attr:`fourcc`.
 
-        Return ``True``, or ``False`` if this frame does not exist.
+        Return ``True``, or ``False`` if the camera has no frame with this number.
         """
         return self.render(sequence, planes[0], planes[1])
 
@@ -823,7 +823,7 @@ class DrawnCamera(Camera):
         Their shapes are (height, width) and (height/2, width/2, 2).
 
         Cameras with NV12 frames override this method instead of :meth:`draw`. Like
-        :meth:`draw`, it returns whether the frame exists.
+        :meth:`draw`, it returns whether the camera has this frame.
         """
         raise NotImplementedError(f'{type(self).__name__} overrides neither draw nor render')
 

@@ -742,7 +742,7 @@ def write_event(chosen: list[Kept], folder: Path, now_ns: int, floor_bytes: int 
     :raises ConfigError: the folder can't be written.
     """
     if not chosen:
-        raise RecordingError('no picture of a video came; is an encoder running?')
+        raise RecordingError('no key frame of a video has arrived; is an encoder running?')
     moment = datetime.fromtimestamp(now_ns / 1e9, timezone.utc)
     path = folder / f'{folder.name}_{moment:%Y_%m_%d-%H_%M_%S_%f}'
     size = sum(len(each.content) for each in chosen)

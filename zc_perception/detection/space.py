@@ -27,8 +27,8 @@ from zc_perception.parameters import ParameterSpec
 
 PARAMETERS = (
     ParameterSpec('depth_topic', '', "Topic of depth pictures with the same view as the camera's "
-                                     'pictures. If set, detections_3d has the positions of '
-                  'objects in space. Empty: off.'),
+                                     'pictures. If set, topic detections_3d gives the '
+                  'positions of objects in space. Empty: off.'),
 )  # fmt: skip
 """The inference node's parameters for positions in space."""
 # Read at most this many depths along each side of a box, to limit the work for a large box.

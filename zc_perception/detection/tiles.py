@@ -189,10 +189,10 @@ def plan(
 
 def _spread(length: int, count: int, overlap: float) -> tuple[int, list[int]]:
     """
-    Divide *length* into *count* overlapping parts; return their length and their starts.
+    Divide *length* into *count* overlapping parts; return the parts' length and starts.
 
-    Both are even, as formats with less chroma than luma need. Only if *length* is odd, the last
-    start or the length of a single part is odd.
+    The length and the starts are even, as formats with less chroma than luma need. Only if
+    *length* is odd, either the parts' length or the last start is odd.
     """
     side = min(length, 2 * round(length / (count - (count - 1) * overlap) / 2 + 0.499))
     last = length - side

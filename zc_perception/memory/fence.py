@@ -315,7 +315,7 @@ def fence_from_fd(fd: OwnedFd) -> SyncFile:
         fd.close()
         raise AcceleratorError(
             f"a fence from another process must be a sync_file, not '{kind}': send the fence "
-            'that a driver gave, or wait and send none'
+            'that a driver gave, or wait until the device is done and send no fence'
         )
     return SyncFile(fd)
 

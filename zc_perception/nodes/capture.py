@@ -789,7 +789,8 @@ class CaptureNode(PerceptionNode):
         self.stir()
         if condition.state is CameraState.LOST:
             if self._paused_ns and self._offer is not None:
-                # The settings of the new agreement may have caused the loss: drop them.
+                # The camera may have failed because of its new buffers: refuse the consumers that
+                # asked for them.
                 self._offer.give_up(f'the camera failed with the new buffers: {condition.reason}')
             again = f'; next attempt in {condition.retry_s:.1f} s' if condition.retry_s else ''
             self.get_logger().error(f'the camera is not there: {condition.reason}{again}')

@@ -17,8 +17,8 @@
 Play video files, which PyAV (extra ``video``) decodes; planes are read from PyAV's memory.
 
 This module opens a file or explains why it is no video, reads the colours and rotation that the
-stream states, converts decoded frames to NV12, iterates over a file's frames, and defines the
-source, in this order.
+stream states, converts decoded frames to NV12, iterates over a file's frames, and plays them
+as a :class:`FrameSource`, in this order.
 """
 
 from __future__ import annotations

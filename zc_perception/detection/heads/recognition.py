@@ -387,7 +387,7 @@ def _with_scores(
 def _levels(
     outputs: Sequence[Output], size: tuple[int, int] | None, classes: int, extras: HeadOptions
 ) -> Recognised:
-    """Return the head for grids of undecoded predictions, by their numbers of channels."""
+    """Find the head for undecoded predictions in grids, from the grids' numbers of channels."""
     if size is None:
         return Recognised()
     for channel in (1, 3):

@@ -247,10 +247,10 @@ class AdaptedPublisher(Generic[T]):
         node.create_timer(0.5, lambda: publisher.publish('hello'))
         rclpy.spin(node)
 
-    An object is converted once, and only while there is a reader of messages. With transient_local
-    QoS, every object is converted, because a reader may come later. ``capture_node`` publishes
-    camera frames with this class; its frames also reach other processes of the host by shared
-    memory, see :meth:`serve`.
+    An object is converted to a message once, and only while a subscription gets messages. With
+    transient_local QoS, every object is converted, because a subscription may come later.
+    ``capture_node`` publishes camera frames with this class; its frames also reach other processes
+    of the host by shared memory, see :meth:`serve`.
 
     **Owner.** The publisher ends with :meth:`destroy`, or with ``node.destroy_node()``. Do not
     change an object after you published it. You still own a published frame: release it.
@@ -266,9 +266,10 @@ class AdaptedPublisher(Generic[T]):
     :param topic: name of the topic, relative or absolute; remaps apply.
     :param qos: QoS as in rclpy.
     :param extras: further messages that are made of each object, such as a compressed picture.
-    :param publisher_id: the publisher's id in its announcements; by default a random one.
+    :param publisher_id: the publisher's id in the messages that :meth:`announce` sends; by default
+        a random one.
     :raises ConfigError: *qos* is keep-last with depth 0, or transient_local with keep-all for a
-        type with leases; or the topic's name is too long for its announcements.
+        type with leases; or the topic's name is too long to append ``/_zc``.
     """
 
     # The attributes that native/links.c reads and writes have a fixed place in the object.
