@@ -299,7 +299,7 @@ EIGHTY = {'output0': raw(80).transpose(0, 2, 1)}
         ({'output0': HALVES}, {}, {**TWO, 'head': OPEN_ROWS}, 'numbers from 0.5 to 1.5 for 2'),
         (EIGHTY, {}, None, 'for its 80 classes; .*classes_file: coco'),
         ({'output0': STEPS[None].astype(np.float32) * 2.5}, ultralytics(3), None,
-         'steps of 2.5 .float32., and no step lies between the score threshold 0.25'),
+         'steps of 2.5 .float32., so that no score can lie between the score threshold 0.25'),
         (TURNED, {}, {**THREE, 'head': 'yolov8'}, 'can be an angle .oriented: true'),
         (POSES, {}, {**TWO, 'head': 'boxes'},
          r'51 further .* can be masks: 51 or keypoints: \[17, 3\]'),

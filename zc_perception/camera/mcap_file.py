@@ -158,7 +158,8 @@ class Contents:
     :param chunks: a chunk index record for each chunk; empty if a finished file was read.
     :param first_ns: time of the first message.
     :param last_ns: time of the last message.
-    :param end: offset behind the last whole chunk, where an unfinished file gets its end.
+    :param end: offset behind the last whole chunk; there :func:`finish_file` writes the end of an
+        unfinished file.
     """
 
     library: str = ''

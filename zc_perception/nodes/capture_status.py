@@ -133,7 +133,7 @@ CAMERA = Part(
         WARN,
         '{stamp_trouble}',
         "set 'stamps' to now, unless you compare stamps with other topics of the recording",
-        'recorded stamps are 0 or repeat',
+        'recorded stamps are 0 or equal to the one before',
         'see [recordings](cameras.md#recordings-replay)',
         joins=True,
     ),

@@ -201,7 +201,7 @@ def _model(file: Path, content: mmap.mmap) -> ModelFacts:
         elif number == 7:
             graph = place
     if graph is None:
-        raise ValueError('it has no graph')
+        raise ValueError('the file has no graph')
     for number, place in _fields(content, *_span(graph)):
         if number == 11:
             inputs.append(_tensor(content, place))
@@ -237,9 +237,9 @@ def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Pl
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
-            raise ValueError('its content is no protocol buffer')
+            raise ValueError('the file is no protocol buffer')
         if start + length > end:
-            raise ValueError('it ends too early')
+            raise ValueError('the file ends too early')
         yield key >> 3, (start, start + length)
         start += length
 
@@ -248,7 +248,7 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if shift > 63:
-            raise ValueError('its content is no protocol buffer')
+            raise ValueError('the file is no protocol buffer')
         byte = content[start]
         start += 1
         value |= (byte & 0x7F) << shift

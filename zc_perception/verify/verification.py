@@ -392,7 +392,7 @@ class Descendants:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def has(self, pid: int) -> bool:
-        """Return whether a process is a descendant that started after this object was made."""
+        """Return whether process *pid* is one of the descendants that this object finds."""
         # Walk again if a parent ended during the walk: its child has another parent now.
         for _ in range(_WALKS):
             found = self._walk(pid)

@@ -495,7 +495,7 @@ class BagSource(FrameSource):
         connections = self._connections_of(_with_pictures(reader.topics)[0])
         try:
             ends = list(itertools.islice(reader.messages(connections), 1))
-            # Search the last parts of the recording first, because it may be long.
+            # The recording may be long: look for its last message in the last 1/1000 first.
             for part in (1000, 30, 1):
                 since_ns = reader.end_time - reader.duration // part
                 ends += deque(reader.messages(connections, since_ns), maxlen=1)

@@ -392,13 +392,13 @@ class Boxes(Head):
         high, small = float(np.abs(four).max()), self._spec.coordinates == 'relative'
         if small and high > _FAR:
             return (
-                f'boxes such as {_numbers(four[:, 0])} with coordinates: relative: these '
-                'look like pixels (coordinates: input)'
+                f'boxes such as {_numbers(four[:, 0])}: these look like pixels (coordinates: '
+                'input), but coordinates is relative'
             )
         if not small and high <= UNIT:
             return (
-                f'boxes such as {_numbers(four[:, 0])} with coordinates: '
-                f'{self._spec.coordinates}: these look relative (coordinates: relative)'
+                f'boxes such as {_numbers(four[:, 0])}: these look relative (coordinates: '
+                f'relative), but coordinates is {self._spec.coordinates}'
             )
         if self._spec.coordinates == 'input' and high > _FAR * max(
             box.input_width, box.input_height

@@ -131,7 +131,7 @@ def out_of_reach(
     if bool(((scores >= np.float32(score)) & (scores <= np.float32(1.01))).any()):
         return ''
     return (
-        f'scores in steps of {step:g} ({kind}), and no step lies between the '
+        f'scores in steps of {step:g} ({kind}), so that no score can lie between the '
         f'score threshold {score:g} and 1: boxes and '
         'scores share one scale; export scores as a separate output, or without '
         'quantising the outputs'

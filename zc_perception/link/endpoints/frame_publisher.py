@@ -597,8 +597,8 @@ class FramePublisher:
         images, pool = self._images, self._pool
         if images is None or not isinstance(pool, ForeignBufferPool):
             raise ConfigError(
-                f"'{self.topic}' has buffers of its own: write to them by loan(), or make the "
-                'publisher with fds, modifier and strides'
+                f"the publisher of '{self.topic}' has buffers of its own: write to them by "
+                'loan(), or make the publisher with fds, modifier and strides'
             )
         header = Header(
             self._now_ns() if stamp is None else _nanoseconds(stamp),

@@ -117,8 +117,8 @@ class MessageWriter(Generic[T]):
         # slots.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1
-        # How many objects may wait; _most_objects is less than _most if a pool promises fewer
-        # slots.
+        # How many messages, and how many objects, may wait. Fewer objects may wait if their pool
+        # promises too few slots for them.
         self._most = self._most_objects = depth
         self._queue: KeepLastQueue[T | _Waiting] = KeepLastQueue(
             None, self._leave_out, gate=self._begin

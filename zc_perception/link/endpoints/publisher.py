@@ -446,7 +446,7 @@ class AdaptedPublisher(Generic[T]):
         )
 
     def in_process_peers(self) -> tuple[InProcessPeer, ...]:
-        """Return the names and counters of a camera's subscriptions in this process."""
+        """Return names and counters of this process's subscriptions that match this publisher."""
         return tuple(map(self._peer, self._bus_publisher.matched))
 
     def _peer(self, subscription: BusSubscription[T]) -> InProcessPeer:

@@ -456,7 +456,8 @@ class RemoteSlots:
             if slot.leases or slot.fences:
                 raise ProtocolError(
                     'state',
-                    f'FRAME of slot {uid:#x}, whose generation {slot.generation} was not released',
+                    f'FRAME of slot {uid:#x} came before generation {slot.generation} of the slot '
+                    'was released',
                 )
             if self.admitted - self.released >= self.window:
                 raise ProtocolError(

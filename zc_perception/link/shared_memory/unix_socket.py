@@ -275,7 +275,8 @@ def _shortened(named: str) -> Path:
     """
     Return the absolute path, without needless slashes, ``.`` and ``..``.
 
-    Processes with other working folders get it, and compare it as a text with their own.
+    Processes in other working folders must compute the same text, because they compare paths of
+    sockets as texts.
     """
     return Path('/', os.path.abspath(named).lstrip('/'))
 
