@@ -420,8 +420,8 @@ class KeepLastQueue(Generic[T]):
         """Close the queue and drop its epoll object; a waiting :meth:`get` returns ``None``."""
         self.close()
         with self._lock:
-            # A thread that still polls the descriptor holds a reference, which keeps it open, so
-            # that no other file can get its number during the poll.
+            # A thread that still polls holds a reference to the epoll object. So the object's
+            # descriptor stays open, and no other file can get its number during the poll.
             self._epoll, self._polled_fd = None, self._event_fd
 
 

@@ -78,7 +78,7 @@ CONVERTIBLE = 'publish another encoding or size; the log says why messages canno
 SUBSCRIBER_LINK = Part(
     'link',
     Row(lambda s: s.refused, ERROR, '{rung}: {reason}',
-        ('run that publisher in this process, or on this host with shared_memory, or set '
+        ('run the publisher in this process, or on this host with shared_memory, or set '
          "'copy_free' to 'preferred'")),
     Row(lambda s: s.untaken, ERROR, '{rung}: the accelerator takes none of the frames: {untaken}',
         'the error says what the device refused; see dmesg', see='see [axl](accelerators.md#axl)'),

@@ -286,7 +286,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def patience_s(self) -> float:
-        """The node counts as hanging if :meth:`progress` stays the same for so many seconds."""
+        """The node counts as hanging if :meth:`progress` stays the same for this many seconds."""
         return PATIENCE_S
 
     def lacks(self, what: str) -> AttributeError:

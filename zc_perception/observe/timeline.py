@@ -449,7 +449,7 @@ class Trace:
         return {'traceEvents': named + events, 'displayTimeUnit': 'ms', 'otherData': dict(other)}
 
     def _lanes(self, track: Track) -> list[int]:
-        """Put spans that overlap into separate lanes, each a row; return the lanes' ids."""
+        """Put overlapping spans into separate lanes (the viewer's rows); return the lanes' ids."""
         lanes = [track.tid]
         free_at = [0]
         for span in sorted(track.spans, key=lambda span: (span.start_ns, -span.end_ns)):

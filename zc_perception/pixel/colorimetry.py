@@ -57,7 +57,7 @@ class Transfer(Enum):
 
 @dataclass(frozen=True)
 class Colorimetry:
-    """An image's colorimetry; it has no primaries: the matrix's usual primaries are assumed."""
+    """The colorimetry of an image, without primaries: those usual for the matrix are assumed."""
 
     matrix: Matrix
     range: Range  # noqa: A003

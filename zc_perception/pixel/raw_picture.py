@@ -131,7 +131,8 @@ def layout_of(picture: RawPicture) -> ImageLayout:
 
     :raises FormatError: the encoding, the byte order, the size or the step is wrong, or the number
         of bytes doesn't fit exactly one layout. The message has the values and what is needed.
-    :raises LayoutError: the encoding's subsampling can't have the size.
+    :raises LayoutError: the encoding doesn't allow the picture's width or height, because of its
+        subsampling.
     """
     width, height, name, big_endian, step, data = picture
     encoding = encoding_named(name)

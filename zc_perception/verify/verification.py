@@ -438,8 +438,8 @@ class Descendants:
 _POLL_S = 0.25
 #: The number of frames that each inference node of a command must process before measuring.
 _FLOWING = 5
-#: A command's nodes count as complete when no node has started for so many
-#: seconds, because the nodes of a launch file don't start all at once.
+#: A command's nodes count as complete when no node has started for this many seconds, because the
+#: nodes of a launch file don't start all at once.
 _SETTLED_S = 2.0
 _PATIENCE_S = (15.0, 5.0, 5.0)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

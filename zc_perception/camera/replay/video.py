@@ -680,7 +680,7 @@ class VideoFile:
         :raises RecordingError: the file can't be read up to this key frame.
         """
         left_out, latest = 0, -math.inf
-        # In this case a frame's time is that of a packet that came up to so many packets later.
+        # In this case a frame's time is that of a packet that came up to this many packets later.
         delay = _MOST_REORDERED if self._by_order else 0
         for packet in self._source:
             own = None if packet is None else self._key(packet)

@@ -419,7 +419,7 @@ class _Levels:
 
 
 def _of_cells(values: Values, cells: NDArray[np.intp]) -> Values:
-    """Return the numbers (n, channels) of some cells of a level's part."""
+    """Return from *values* (rows, columns, channels) those of *cells*, as (n, channels)."""
     columns, channels = values.shape[1:]
     if values.flags.c_contiguous:
         return np.asarray(values.reshape(-1, channels).take(cells, axis=0))

@@ -48,7 +48,8 @@ _MAX_ANNOUNCEMENTS = 100
 _UNMET_S = 60.0
 # For this time, the graph may still count a killed publisher; Fast DDS forgets it after 20 s.
 _GRAPH_REMEMBERS_S = 60.0
-#: Even if no announcement is missing, the announcement files are read again after so many seconds.
+#: Even if no announcement is missing, the announcement files are read again after this many
+#: seconds.
 FILES_S = 2.0
 # A publisher's writer on the topic appears in the graph within this time after its writer of
 # announcements. Wait for the writer on the topic, because its QoS must match the subscription's.

@@ -219,7 +219,7 @@ class Requirements:
                     f"options '{self.options}': {name} is no option of a HELLO; leave it out"
                 )
         # Limit the alignments, because BufferConstraints accepts at most MAX_ALIGNMENT. No real
-        # layout is aligned to so many bytes, so the result of a check stays the same.
+        # layout is aligned to that many bytes, so the result of a check stays the same.
         found = replace(
             options,
             formats=self.formats or None,
