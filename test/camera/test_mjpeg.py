@@ -252,7 +252,7 @@ def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
             {'YUYV': 5},
             (READER,),
             'MJPG',
-            'booked as decode): YUYV does 5 Hz at this size',
+            'counted as decode in the copy ledger): YUYV does 5 Hz at this size',
         ),
         (
             ('YUYV', 'MJPG'),

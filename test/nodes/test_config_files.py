@@ -224,6 +224,6 @@ def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
         statistics = capture.camera.statistics()
         assert capture.ledger.count('decode') >= statistics.captured > 0 and statistics.bad == 0
     assert (
-        'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as '
-        'decode): YUYV does 5 Hz at this size'
+        'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (counted as '
+        'decode in the copy ledger): YUYV does 5 Hz at this size'
     ) in capfd.readouterr().err

@@ -408,7 +408,7 @@ def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
         if known == value:
             return fourcc, RGB_FULL
     raise FormatError(
-        f'NvBufSurface colour format {value} has no DRM fourcc in this package; known are '
+        f'NvBufSurface colour format {value} has no DRM fourcc in this package, which knows '
         f'{min(NvBufSurfaceFormat)} .. {max(NvBufSurfaceFormat)}'
     )
 

@@ -50,7 +50,7 @@ from zc_perception.verify.observation import NodeView, Observation
 # A node notes the time before or after a system call. This is the largest difference between that
 # time, which is in the frame's record, and the time of the call's event in the trace.
 _SLACK_NS = 1_000_000
-# A driver may release an import up to this many frames later than the node requests it.
+# A driver may release an import up to this many frames after the node has asked for the release.
 _GRACE_FRAMES = 4
 
 
@@ -502,7 +502,7 @@ def _kept(node: NodeView, table: ImportTable) -> int:
 
 _IMPORTS_DIFFER = (
     'check whether the camera allocates new buffers for every frame (new inodes); if it does not, '
-    'check parameter import_cache'
+    'check whether parameter import_cache has the value that you want'
 )
 _IMPORTS_KEPT = (
     'look at release_errors in /diagnostics of the inference node, and at dmesg; '

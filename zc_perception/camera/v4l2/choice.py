@@ -171,7 +171,7 @@ class FormatChoice:
             )
             text = (
                 f'{name}, which the CPU decodes to NV12, about 3 to 6 ns for each pixel '
-                '(booked as decode)'
+                '(counted as decode in the copy ledger)'
             )
         else:
             passed = (

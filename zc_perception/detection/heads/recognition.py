@@ -222,7 +222,8 @@ def _one_output(
                 None,
                 classes,
                 (
-                    f'head: yolox and {_YOLOX_LINE} (as YOLOX exports it)',
+                    f'head: yolox and {_YOLOX_LINE} (YOLOX exported without '
+                    '--decode_in_inference)',
                     f'head: yolov5 and {_YOLOX_LINE} (YOLOX exported with --decode_in_inference)',
                     'head: yolov5 (YOLOv6)',
                 ),
