@@ -176,7 +176,7 @@ class Calibration:
         :raises ConfigError: the new size has another aspect ratio, or a side of the picture or of
             the region of interest would not be a whole number.
         """
-        from fractions import Fraction  # few nodes need this module, and it loads module decimal
+        from fractions import Fraction  # imported late: slow to load, and few nodes need it
 
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)

@@ -51,8 +51,8 @@ _MOST = 16
 # Boxes from different tiles are the same object if their IoS (the intersection's share of the
 # smaller box) reaches this.
 _SAME = 0.5
-# A box counts as cut if one of its edges is nearer than this to a border of its tile, as a share
-# of the tile's side. Borders of the whole region don't count: no tile shows what is
+# A box counts as cut if the distance of one of its edges to a border of its tile is below this
+# fraction of the tile's side. Borders of the whole region don't count: no tile shows what is
 # beyond them.
 _CUT = 0.02
 # The row numbers of detections must differ between tiles, so add this number times the tile's

@@ -494,7 +494,7 @@ def frame_caps(
             )
         described += f', drm-format=(string){drm_format_string(layout.fourcc, layout.modifier)}'
     feature = '(memory:DMABuf)' if name == DMA_DRM else ''
-    from fractions import Fraction  # imported late: it loads module decimal
+    from fractions import Fraction  # imported late: slow to load, and few nodes need it
 
     rate = Fraction(framerate).limit_denominator(_MOST_DENOMINATOR)
     return (

@@ -67,8 +67,8 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
         known = ', '.join(matrix.value for matrix in _LUMA_WEIGHTS)
         raise FormatError(
             f'{fmt.name.strip()} frames of matrix {colorimetry.matrix.value} and transfer '
-            f'{colorimetry.transfer.value} have no conversion to R, G, B here; set the camera to '
-            f'a matrix of {known}, and to any transfer except pq'
+            f"{colorimetry.transfer.value} have no conversion to R, G, B here; set the camera's "
+            f'matrix to one of {known}, and its transfer to any one except pq'
         )
     return fmt
 

@@ -340,8 +340,9 @@ class ImportTable:
     :ivar clearings: an entry for each time at which the node released several imports in a row,
         and none was left. The entry has this time, the released images, and all images that jobs
         had read until then.
-    :ivar last: the newest import, if its job may come after the end of the trace. It is ``None``
-        once the node has submitted a job, or the import's thread has released a buffer.
+    :ivar last: the newest import, while its job may still come (perhaps after the end of the
+        trace). ``None``: after that import the node submitted a job, or the thread that made the
+        import released a buffer.
     """
 
     def __init__(self) -> None:
