@@ -75,7 +75,7 @@ class Header:
 
 
 class HeaderMessages(Protocol):
-    """Makes ROS messages from headers, because this module must not import ROS."""
+    """Makes ROS messages; a class elsewhere does this, because this module must not import ROS."""
 
     def stamp(self, stamp_ns: int) -> Any:
         """Return the time as a ``builtin_interfaces/msg/Time``."""

@@ -473,7 +473,9 @@ def test_controls_are_parameters_with_the_driver_s_ranges_and_one_that_it_lacks_
         found = bench.status('controls')
         lacks = "has no control 'brightnes'; did you mean 'brightness'?; it has brightness, "
         assert found.level is Level.WARN and lacks in found.message
-        assert found.advice == 'name controls that this camera has, or leave them out'
+        assert found.advice == (
+            'leave out controls that this camera does not have, or correct their names'
+        )
         for name in ('brightnes', 'gain'):
             assert set_or_why_not(node, f'controls.{name}', 5)
         assert plug.value('brightness') == 200

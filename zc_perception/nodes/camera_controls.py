@@ -34,8 +34,8 @@ from zc_perception.observe.diagnostics import Part, Row, Status, WARN
 PREFIX = 'controls.'
 CONTROLS = Part(
     'controls',
-    Row(lambda s: s.refused and s.missing, WARN, '{refused}', ('name controls that this camera '
-        'has, or leave them out'),
+    Row(lambda s: s.refused and s.missing, WARN, '{refused}', ('leave out controls that this '
+        'camera does not have, or correct their names'),
         'controls that the camera does not have'),
     Row(lambda s: s.refused, WARN, '{refused}', ('set a value that the driver allows: ros2 '
                                                  'param describe shows the ranges'),

@@ -211,7 +211,7 @@ class Engine(ABC):
     @abstractmethod
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
         """
-        Run the model on the planes; block until it has ended. The caller owns the outputs.
+        Run the model on the planes; block until the run has ended. The caller owns the outputs.
 
         :raises FormatError: the frame's format or colorimetry has no conversion.
         :raises AcceleratorError: the engine failed.

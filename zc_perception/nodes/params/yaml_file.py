@@ -235,8 +235,7 @@ def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
         library.rcl_yaml_node_struct_fini(params)
 
 
-# Below, PyYAML finds the line of each key, and errors become plain words.
-
+# Parts of error messages of rcl and PyYAML, each with plain words to show instead.
 _PLAIN_WORDS = (
     ('expected <block end>', 'its indentation does not match the lines above'),
     ("found character '\\t'", 'there is a tab; YAML allows only spaces'),
