@@ -173,7 +173,8 @@ class FrameMapping(PlaneViews):
         if frame is None or self._views is not None:
             raise FrameReleasedError("enter a mapping only once: call 'frame.map()' again")
         # Register the mapping before checking the lease. release() in another thread removes the
-        # lease before it checks for mappings, so at least one of the two notices the other.
+        # lease before it checks for mappings. So this method sees that the lease has ended, or
+        # release() sees the mapping.
         frame._mappings.append(None)
         try:
             lease = frame._lease

@@ -272,8 +272,8 @@ class Table(Rule):
             if name not in keys:
                 if owner := self.elsewhere().get(name):
                     raise ConfigError(
-                        f"{place.path}: key '{place.at(str(name)).key}' is unknown; it belongs "
-                        f"to '{owner}'"
+                        f"{place.path}: key '{place.at(str(name)).key}' is unknown here; write it "
+                        f"below '{owner}'"
                     )
                 hint = nearest(str(self.meant.get(name, name)), keys)
                 known = ', '.join(keys)

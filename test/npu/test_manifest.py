@@ -195,9 +195,9 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(
         (GOOD, 'score_treshold', 1, "unknown; did you mean 'score_threshold'?; known are "),
         (GOOD, 'outputs[0].nome', 1, "unknown; did you mean 'name'?; known are "),
         (VARIANTS, 'variants[0].modelid', 2, "unknown; did you mean 'model_id'?"),
-        (GOOD, 'class_agnostic', 1, "unknown; it belongs to 'head'"),
-        (GOOD, 'strides', 1, "unknown; it belongs to 'head'"),
-        (GOOD, 'width', 1, "unknown; it belongs to 'input'"),
+        (GOOD, 'class_agnostic', 1, "unknown here; write it below 'head'"),
+        (GOOD, 'strides', 1, "unknown here; write it below 'head'"),
+        (GOOD, 'width', 1, "unknown here; write it below 'input'"),
     ],
 )  # fmt: skip
 def test_a_key_that_is_missing_or_not_known_is_named(

@@ -311,7 +311,7 @@ def _walk(
     :param above: the path of the mapping.
     """
     while not isinstance(key := next(events), yaml.MappingEndEvent):
-        # For mypy: always true, because PyYAML's parser gives each event its place in the file.
+        # Only mypy needs this: PyYAML's parser gives each event its place in the file.
         assert key.start_mark is not None
         keys, line = (*above, str(_value(key, events))), key.start_mark.line + 1
         if isinstance(key, yaml.ScalarEvent):
