@@ -259,7 +259,7 @@ def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
             {},
             (NPU,),
             'MJPG',
-            'booked as decode): not every consumer accepts YUYV',
+            'counted as decode in the copy ledger): not every consumer accepts YUYV',
         ),
         (('MJPG', 'NV12', 'YUYV'), {}, (NPU,), 'NV12', 'NV12, without conversion'),
         (('MJPG', 'NV12'), {'NV12': 10}, (READER,), 'MJPG', 'NV12 does 10 Hz at this size'),
