@@ -176,7 +176,7 @@ def code(name: str) -> int:
             (code('NV21'), Colorimetry(Matrix.BT709, Range.LIMITED)),
             "for 'NV21' bt709 limited: known are bt601 limited, bt601 full",
         ),
-        (format_names.nvbufsurface_format, (code('NV16'), BT601_LIMITED), 'none is known for it'),
+        (format_names.nvbufsurface_format, (code('NV16'), BT601_LIMITED), 'have such a format'),
         (format_names.named_format, 'nv13', NAMED),
         (format_names.named_format, '', NAMED),
         (format_names.named_format, (None,), NAMED),

@@ -595,7 +595,7 @@ class LoadComponents(LoadComposableNodes):
         """Load one component after the other; called by launch_ros, on a thread of launch."""
         try:
             self._load_all(load_node_requests, context)
-        # When launch ends, it destroys the node to which these clients belong.
+        # A call of a service raises this after launch has ended and destroyed its node.
         except InvalidHandle:
             if not context.is_shutdown:
                 raise

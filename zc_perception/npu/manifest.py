@@ -1074,18 +1074,16 @@ def _check_count(part: _Part, facts: ModelFacts, classes: int, found: Recognised
         return
     key = part.place('classes_file' if 'classes_file' in part.values else 'classes').key
     where, advice = (
-        (
-            facts.source.name,
-            'export the model again, with one name for each class, or write a model.yaml with',
-        )
+        (facts.source.name, 'export the model again, with one name for each class')
         if facts.names
-        else (f"key '{key}'", 'write one name for each class, or')
+        else (f"key '{key}'", 'write one name for each class')
     )
     raise ConfigError(
         f'{part.path}: the number of names in {where} is {classes}, but head '
         f'{found.head["kind"]} reads {found.classes} classes from the outputs '
-        f'({", ".join(map(str, facts.outputs))}); {advice} a line head: … with masks, keypoints '
-        'or oriented, if each row also has mask coefficients, keypoints or an angle'
+        f'({", ".join(map(str, facts.outputs))}); {advice}; if a row also has mask '
+        'coefficients, keypoints or an angle, write a model.yaml whose key head has masks, '
+        'keypoints or oriented'
     )
 
 

@@ -711,8 +711,8 @@ def build_timeline(
             stages(trace, node, record, frame)
     kernel = _Kernel(trace, FrameFinder(frames))
     in_order = sorted(events, key=lambda event: event.time_ns)
-    # Read all submit events first: they tell each fence's frame, but a fence's first events come
-    # before its job's submit event.
+    # Read all submit events first: they show which frame a fence belongs to, but a fence's first
+    # events come before its job's submit event.
     for event in in_order:
         if event.name in kernel.traced.submitted:
             kernel.submitted(event)

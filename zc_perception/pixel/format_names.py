@@ -385,7 +385,7 @@ def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFo
     why = (
         f'known are {", ".join(there)}'
         if there
-        else 'none is known for it; newer versions of NvBufSurface may have one'
+        else 'newer versions of NvBufSurface may have such a format'
     )
     raise FormatError(
         f"no NvBufSurface colour format for '{name}' {colorimetry.matrix.value} "

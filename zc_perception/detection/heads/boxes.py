@@ -154,9 +154,9 @@ class Columns:
 
     def parts(self, outputs: Sequence[RawTensor]) -> dict[str, tuple[RawTensor, Values]]:
         """
-        Return the tensor and a view (n, width) of the columns for each word of ``head.columns``.
+        Return each word of ``head.columns`` with its tensor, and a view (n, width) of its columns.
 
-        The views have all rows; :meth:`in_use` leaves out the unused ones.
+        The views have all rows; :meth:`in_use` leaves out unused rows.
 
         :raises AcceleratorError: the outputs don't fit the columns.
         """

@@ -610,6 +610,7 @@ class SharedMemoryLinks:
 
 
 def _why_not(announcement: Announcement) -> str:
+    """Return why the announced publisher can't send frames to this process."""
     if announcement.host_id != host_id():
         return OTHER_HOST
     if not announcement.socket:

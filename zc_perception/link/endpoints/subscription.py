@@ -845,7 +845,7 @@ class AdaptedSubscription(Generic[T]):
 
     def _drain(self) -> None:
         """
-        Run the callback for each queued object, one after the other on any kind of executor.
+        Run the callback for each queued object, never for two at once, however many threads run.
 
         Objects that come while this method runs wait for its next call. So a callback that is
         slower than the camera doesn't block the executor.
