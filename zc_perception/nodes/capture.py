@@ -871,7 +871,7 @@ class CaptureNode(PerceptionNode):
         )  # fmt: skip
 
     def collect_diagnostics(self) -> list[Status]:
-        """Return the statuses of camera, buffers, links and, in a pair, of the pairing."""
+        """Return the statuses of camera, buffers, links and, in a stereo pair, of the pairing."""
         camera, server, session = self.supervisor.camera, self._server, self.session
         if camera is not None and session is not None:
             self.warn_once(camera.notices())

@@ -334,7 +334,7 @@ class EngineThread:
         return (self._thread,)
 
     def silent_s(self) -> float:
-        """Return for how many seconds the engine has run the current frame; 0 between frames."""
+        """Return the seconds since the engine began to work on its frame; 0 between frames."""
         began = self._began_ns
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 

@@ -449,8 +449,8 @@ class Pipeline(BarePipeline):
     def _accept(self, text: str) -> None:
         """Make the sink accept only caps that are in *text* and in the sink's own ``caps``."""
         gst = self._gst
-        # Give each format its own structure, in the order of preference. From a list in one
-        # structure, the source would choose its own first format.
+        # Put each format into a caps structure of its own, in the order of *text*. If one
+        # structure had a list of formats, the source would choose the format that it prefers.
         accepted = Reference(gst, gst.gst_caps_normalize(gst.gst_caps_from_string(text.encode())))
         with Reference(gst, gst.gst_app_sink_get_caps(self._sink) or 0) as own:
             if own.address:
