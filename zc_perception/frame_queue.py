@@ -358,7 +358,7 @@ class KeepLastQueue(Generic[T]):
         """
         Remove and return the oldest entry, if the gate accepts it or *force* is set.
 
-        :param owing: whether a token must still be taken for the entry; else the caller took one.
+        :param owing: whether the caller has not taken the entry's token from ``_tokens`` yet.
         """
         with self._lock:
             entries, entry = self._entries, None

@@ -836,7 +836,7 @@ class ImportFollowing:
             ),
             (
                 self.unused,
-                f'{self.unused} imports belong to no frame, though the cache is off',
+                f'{self.unused} imports were for no frame; with the cache off, each is for one',
                 _IMPORTS_DIFFER,
             ),
             (

@@ -376,7 +376,7 @@ class JpegDecoder:
 SLOTS = 3
 """Slots that the decoder needs: for a frame being decoded, a finished frame, a published frame."""
 JPEG_BUFFERS = 2
-"""Buffers beyond the driver's reserve: one is being decoded, one waits for decoding."""
+"""Buffers besides those that the driver needs: one is being decoded, one waits for decoding."""
 _JOIN_S = 5.0
 _ROW = 4096
 
