@@ -98,7 +98,7 @@ class PerceptionGraph:
         if any(other.get_fully_qualified_name() == own for other in self._nodes[:-1]):
             raise ConfigError(
                 f"-r __node:= gives several nodes the name '{own}'; name one node: -r "
-                'capture:__node:=NAME (in a launch file, leave name= of this program out)'
+                'capture:__node:=NAME (in a launch file, give this program no name=)'
             )
         return node
 

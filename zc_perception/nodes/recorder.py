@@ -78,7 +78,7 @@ from zc_perception.observe.metrics import RecentCount
 # Period of the search for new topics. It is short, because messages published before their topic
 # is found are lost.
 _LOOK_S = 0.1
-# In every tenth search, the publishers of the topics found so far are looked at again.
+# Every tenth search also compares the known topics' publishers with our subscriptions.
 _COMPARE_EVERY = 10
 _MESSAGES = 100
 _RULE = '=' * 80
