@@ -131,7 +131,7 @@ def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
         if not part:
             break
         parts += part
-        # Don't wait for the pipe's end: a child of the answering process may keep it open.
+        # Don't wait for the pipe's end: a child of the process that answers may keep it open.
         if part.endswith(b'\n'):
             break
     return parts
@@ -176,7 +176,7 @@ def _kill(pid: int) -> None:
 
 
 def end_all() -> None:
-    """Kill all answering processes that still run; the doctor calls this when it ends."""
+    """Kill all processes of :func:`ask` that still run; the doctor calls this when it ends."""
     with _lock:
         running = list(_running)
     for pid in running:

@@ -289,7 +289,7 @@ _Row = tuple[str, Level, tuple[str, str, str], Mapping[str, str]]
 
 
 def _figures(rows: Sequence[_Row]) -> list[tuple[str, Level, Mapping[str, str]]]:
-    """Return rows without texts, because a text that counts seconds differs in each message."""
+    """Return *rows* without texts, to compare them: texts that count seconds always differ."""
     return [(part, level, values) for part, level, _, values in rows]
 
 

@@ -196,7 +196,7 @@ def _padded(fmt: PixelFormat, tight: ImageLayout, there: int) -> ImageLayout | N
 
 
 class PictureReader:
-    """Returns raw pictures' planes in a readable format; memory for Bayer pictures is reused."""
+    """Returns raw pictures' planes; converts Bayer pictures to B, G, R in its own memory."""
 
     def __init__(self) -> None:
         self._grey: Pixels | None = None

@@ -88,7 +88,7 @@ class Ssd(Head):
             0,
         ),
         'priors': Key(
-            array('a list of four numbers each', array('four numbers', number(), 4, 4)),
+            array('a list of lists of four numbers', array('four numbers', number(), 4, 4)),
             (
                 'Centre x, y, width and height of each prior, relative to the input, in the order '
                 'of the rows. Give either priors, or anchors from which they are computed.'

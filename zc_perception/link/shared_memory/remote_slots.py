@@ -17,7 +17,8 @@
 The consumer's end of one connection: the producer's slots, and this process's leases on them.
 
 :class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns its buffers. A
-:class:`RemoteLease` is the right to use one generation of a slot.
+:class:`RemoteLease` is the right to read one frame in a slot. The slot's generation is a number
+that the producer increments for each frame in the slot.
 
 RemoteSlots is the pool of the received :class:`Frame` objects. It counts a slot's leases, and
 sends RELEASE when the last lease has ended. The garbage collector must not take a lock, so a
@@ -146,7 +147,7 @@ class RemoteSlot:
 
 class RemoteLease:
     """
-    This process's right to use one generation of a remote slot.
+    This process's right to read one frame in a remote slot.
 
     Leases have no quota in this pool, because the producer sends no more frames than the window
     allows.

@@ -237,8 +237,8 @@ LATE_CALLS = 2
 """With double buffering, a frame's result comes this many calls after the frame's own call."""
 CONSTRAINTS = reads_by_cpu('axruntime accelerator')
 JOBS = 2
-# Two frames wait inside the runtime, and a third is converted or runs. With fewer jobs in flight,
-# no later call would return the results of the frames inside.
+# Two frames wait inside the runtime until later calls return their results. So the accelerator
+# must accept a third frame while these two are not completed.
 _JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 
