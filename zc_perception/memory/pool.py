@@ -391,8 +391,8 @@ class Reaper:
             if not self._pools:
                 self._end()
                 return False
-        # If watch() added a pool after the lock was released, it has also woken the waker. So the
-        # wait ends at once.
+        # If watch() added a pool after the lock was released, it has also called waker.wake(). So
+        # waker.wait() returns at once.
         fences = [fence for _, look in looks for fence in look.fences]
         deadlines = [look.deadline for _, look in looks if look.deadline is not None]
         del pools, looks, finished

@@ -93,7 +93,7 @@ SPACE = Part(
         '{alone} frames lately had no depth picture with exactly the same stamp',
         'take depth and colour from one device, or from a driver that gives both the same stamp',
     ),
-    well='{placed} frames lately with boxes in space',
+    well='{placed} frames got boxes in space lately',
 )
 
 

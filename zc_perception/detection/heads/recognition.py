@@ -274,7 +274,7 @@ def _channels(shape: tuple[int | None, ...], size: tuple[int, int] | None) -> in
     """Return the number of channels of the masks' prototypes, for an input of *size*."""
     _, first, second, last = (n or 0 for n in shape)
     width, height = size or (0, 0)
-    if first and second * width == last * height > 0:  # the prototypes have the input's shape
+    if first and second * width == last * height > 0:  # the input's aspect ratio
         return first
     if last and first * width == second * height > 0:
         return last

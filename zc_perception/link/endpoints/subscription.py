@@ -421,8 +421,8 @@ class AdaptedSubscription(Generic[T]):
     def _too_slow(self) -> TooSlow | None:
         """Return the work that is too slow; ``None``: the user's code keeps frames on purpose."""
         called_at = self._called_at
-        # Check for only half of STALLED_S: the callback begins a little after its frame was handed
-        # out, so the callback has run for less time than the window was full.
+        # The result counts only if the window has been full for STALLED_S. The callback began a
+        # little later than the window became full, so don't wait for all of STALLED_S here.
         runs = called_at and time.monotonic() - called_at >= STALLED_S / 2
         return SLOW_CALLBACK if runs else self._slow
 

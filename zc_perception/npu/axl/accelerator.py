@@ -338,7 +338,7 @@ class AxlAccelerator(Axl):
         if manifest.engine != AXL.name or not manifest.tensors:
             raise ConfigError(
                 f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a "
-                'manifest with engine: axl, or accelerator: onnx'
+                "manifest with engine: axl, or set parameter 'accelerator' to onnx"
             )
         check_head(manifest, [spec.blank() for spec in manifest.tensors])
         if self._results is not None:

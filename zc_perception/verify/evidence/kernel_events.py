@@ -23,11 +23,11 @@ tracepoint's name. :class:`KernelRecording` owns the record; :func:`parse_trace`
 text. The record is made in a separate instance of tracefs (:class:`TraceInstance`), so that it
 disturbs no other tracing. At the end, the instance and its probes are removed.
 
-To enable an event or install a probe, the kernel rewrites its running code. So each change is made
-only once, and changes that would rewrite the scheduler are avoided: ``record-cmd`` and
-``record-tgid`` (so the trace has no names of threads; ``/proc`` has them) and ``set_event_pid``.
-Under QEMU another CPU may still run the old code. The more often a function is called, the more
-likely it is that this other CPU hits a breakpoint that was already removed.
+To enable an event or install a probe, the kernel rewrites its running code. Under QEMU another CPU
+may still run the old code and hit a breakpoint that was already removed; this is likeliest in a
+function that is often called. So each change is made only once, and changes that would rewrite the
+scheduler are avoided: ``record-cmd`` and ``record-tgid`` (so the trace has no names of threads;
+``/proc`` has them) and ``set_event_pid``.
 
 Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst and kprobetrace.rst;
 Documentation/trace/ftrace.rst (columns of the ``trace`` file; *Instances*), and the ring
