@@ -622,7 +622,7 @@ def test_a_model_of_an_older_compiler_has_to_be_compiled_again(
         voyager.loaded(axruntime_library=library_of(interface, voyager))
     message = str(caught.value)
     assert 'Unsupported model version: 4.0, expected at least 5.0' in message
-    assert message.endswith('compile it again with the release of the runtime (1.8.0)')
+    assert message.endswith('with the SDK that has the release of the runtime (1.8.0)')
 
 
 @both_interfaces

@@ -230,8 +230,8 @@ class NvBufSurfaceHeap:
             'NvBufSurfaceCreate',
         )
         self._library.NvBufSurfaceDestroy.argtypes = [SurfacePointer]
-        # Releases before R35 lack this function. Unlike NvBufSurfaceCreate, it also tells the
-        # library the purpose of the memory (a tag).
+        # Releases of Jetson Linux before R35 lack this function. Unlike NvBufSurfaceCreate, it
+        # also tells the library the purpose of the memory (a tag).
         self._allocate = getattr(self._library, 'NvBufSurfaceAllocate', None)
 
     def allocate_image(

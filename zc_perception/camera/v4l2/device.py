@@ -827,7 +827,7 @@ class V4l2Controls:
                 f"{camera}: control '{name}' could not be set to {value!r}: {why}; it takes "
                 f'{info.allowed()}'
             ) from error
-        # A button has no value to read, and pressing it may reset the camera.
+        # Don't query a button: it has no value, and the driver may be resetting the camera now.
         return (
             None if info.kind == 'button' or info.write_only else self._info(name, found.id).value
         )

@@ -314,8 +314,8 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
     old = _OLD_MODEL.search(text)
     if old is not None:
         advice = (
-            'an older SDK compiled this model: compile it again with the release of the '
-            f'runtime{f" ({release})" if release else ""}'
+            'an older SDK compiled this model: compile it again with the SDK that has the release '
+            f'of the runtime{f" ({release})" if release else ""}'
         )
     elif _TOOLCHAIN in text and needs_toolchain(release):
         advice = (
