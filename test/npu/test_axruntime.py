@@ -635,8 +635,8 @@ def test_an_old_driver_is_named_with_the_next_step(
     library = library_of(interface, voyager)
     accelerator = voyager.loaded(axruntime_library=library)
     words = (
-        'the Metis driver is 1.5.7, and runtime 1.8.0 needs 1.6.2 or later: install that '
-        'release of metis-dkms'
+        'the Metis driver is 1.5.7, and runtime 1.8.0 needs 1.6.2 or later: install a '
+        'newer metis-dkms'
     )
     assert any(notice.startswith(words) for notice in accelerator.notices())
     assert accelerator.facts()['driver'] == '1.5.7'

@@ -904,7 +904,7 @@ class BufferPool:
                 try:
                     signalled = entry.fence.wait(0.0)
                 except Exception:
-                    # foreign code may have closed the fence, so it counts as pending
+                    # Foreign code may have closed the fence. Its device may still be working.
                     signalled = False
                 if not signalled:
                     pending.append(entry)

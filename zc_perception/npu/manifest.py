@@ -1171,8 +1171,8 @@ def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
             f'write a model.yaml with file: {name} and one of: {" or ".join(found.choices)} (see '
             f'{page})'
             if found.choices
-            else f'if a head in {page} reads them, write it as head: … into a model.yaml with '
-            f'file: {name}, otherwise export the model with other outputs'
+            else f'if a head in {page} reads such outputs, write a model.yaml with file: {name} '
+            'and this head, otherwise export the model with other outputs'
         )
         raise ConfigError(
             f"{part.path}: key 'head' is missing, and {name} doesn't say how its outputs are read "

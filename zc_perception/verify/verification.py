@@ -527,7 +527,7 @@ def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
 def wait_for_frames(
     command: Command, seconds: float, wait: Callable[[float], bool]
 ) -> FoundFrameLogs:
-    """Wait until frames flow through a command's nodes, at most *seconds*; return the nodes."""
+    """Wait at most *seconds* until frames flow through the command's nodes; return their logs."""
     known: dict[tuple[int, str, int], FrameLogReader] = {}
     unreadable: tuple[UnreadableProcess, ...] = ()
     deadline = time.monotonic() + seconds

@@ -114,7 +114,7 @@ class Greeting:
             if not producer_allowed(self.peer, allowed_uids):
                 text = (
                     f"user {self.peer.uid}, who is not trusted, listens at '{path}'; if you trust "
-                    'this user, name it in shared_memory_users (trusted_uids)'
+                    "this user, add it to parameter 'shared_memory_users' or argument trusted_uids"
                 )
                 raise ProtocolError('not_allowed', text)
             self.socket.send(packet, socket.MSG_NOSIGNAL)

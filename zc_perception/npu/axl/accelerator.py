@@ -125,7 +125,12 @@ class ImportsInUse:
 
 @dataclass(frozen=True)
 class CachedImport:
-    """One import; its *keepers*, duplicate descriptors, keep the buffers' inode numbers in use."""
+    """
+    One import of a frame's buffers.
+
+    :param keepers: duplicates of the buffers' descriptors: while they are open, no new buffer gets
+        the inode number of one of these buffers.
+    """
 
     handle: int
     identities: frozenset[BufferIdentity]

@@ -99,7 +99,7 @@ def mismatches(
     oldest_driver = needed_driver(release)
     if not oldest_driver:
         return []
-    reload = 'install that release of metis-dkms, then modprobe -r metis and modprobe metis'
+    reload = 'install a newer metis-dkms, then run modprobe -r metis and modprobe metis'
     floors = (
         ('the Metis driver', driver, oldest_driver, reload),
         (
