@@ -173,7 +173,7 @@ def test_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
 
     values = {
         'capture': {'camera': 'replay', 'video': str(clip), 'keep_all': True, 'start_delay': 0.0},
-        'inference': {'model': 'hog', 'keep_all': True, 'timeout': 30.0},
+        'inference': {'model': 'hog', 'keep_all': True, 'max_rate': 1.0, 'timeout': 30.0},
     }
     published: list[tuple[int, Detections]] = []
     with ros(free_domain) as context:

@@ -409,7 +409,7 @@ class InferenceNode(PerceptionNode):
         self._shown = False
         self._factory = accelerator_factory
         self._stream: InferenceStream | None = None
-        self._pace = Pace(self.parameters['max_rate'])
+        self._pace = Pace(self.max_rate)
         self._tracking = Tracking(self.parameters)
         self._space: BoxesInSpace | None = None
         self._stages: list[Stage] = []
@@ -533,6 +533,11 @@ class InferenceNode(PerceptionNode):
         )
 
     @property
+    def max_rate(self) -> float:
+        """Most frames per second that are run; 0: no limit, as parameter ``keep_all`` demands."""
+        return 0.0 if self.parameters['keep_all'] else float(self.parameters['max_rate'])
+
+    @property
     def stream(self) -> InferenceStream | None:
         """Accelerator, subscription and scheduler; ``None``: the node isn't configured."""
         return self._stream
@@ -577,8 +582,8 @@ class InferenceNode(PerceptionNode):
         super()._check_parameter(name, value)
 
     def _on_parameter(self, name: str, value: Any) -> None:
-        if name == 'max_rate':
-            self._pace.set_rate(value)
+        if name in ('max_rate', 'keep_all'):
+            self._pace.set_rate(self.max_rate)
         elif name == 'deadline':
             self.budget = FrameBudget(value)
         self._tracking.tune(self.parameters)
@@ -985,7 +990,7 @@ class InferenceStatus:
         if enabled is not self._enabled:
             self._enabled = enabled
             self._begin_anew()
-        most = float(node.parameters['max_rate'])
+        most = node.max_rate
         if most != self._most:  # rates before and after max_rate changed can't be compared
             self._most = most
             self._judge_anew()
