@@ -72,8 +72,8 @@ class Changeover:
         # For each frame_id, stamp of the newest direct object since the change to direct links.
         self._newest: dict[str, int] = {}
         self._newest_ignored: dict[str, int] = {}
-        # The frame_ids whose messages are still older than the direct objects: no message has had
-        # a stamp as late as the stamp in _newest.
+        # The frame_ids whose messages lag behind the direct objects: no message with the frame_id
+        # has had a stamp as late as the one in _newest.
         self._behind: set[str] = set()
         self._until = 0.0
         self.duplicates = 0

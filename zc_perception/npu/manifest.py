@@ -319,7 +319,7 @@ class ModelManifest:
 
     @property
     def variants(self) -> tuple[ModelManifest, ...]:
-        """Return the same model for each engine that it can run on, this one first."""
+        """This manifest, followed by the manifests of the same model for other engines."""
         return (self, *self.alternatives)
 
     def for_engines(self, engines: Sequence[str]) -> ModelManifest | None:

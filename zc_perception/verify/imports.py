@@ -17,8 +17,8 @@
 Match the driver's traced imports, releases and jobs with the nodes' frames.
 
 An accelerator's driver imports a frame's buffers (an image), and returns a handle for them; a job
-names the handle of the image to read. Read :class:`ImportFollowing` first, at the end. It reads
-the trace once, event by event:
+names the handle of the image to read. Begin with :class:`ImportFollowing`, the last class of this
+file. It reads the trace once, event by event:
 
 1. :class:`JobOwners` finds the node and the frame of each event. A process may have several nodes,
    and each opens the card itself, so two nodes may have the same handles and job numbers. But each

@@ -914,7 +914,7 @@ class SharedMemoryServer:
         )
 
     def close(self) -> None:
-        """Disconnect all consumers, end thread and socket; do nothing in a forked child."""
+        """Disconnect all consumers, stop the thread, close the socket; in a fork, do nothing."""
         if self._pid != os.getpid() or self._stopping:
             return
         # Remove the socket's file first, so that no consumer connects while the server closes.

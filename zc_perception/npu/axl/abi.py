@@ -219,7 +219,7 @@ def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
     numbers: dict[str, int] = {}
     for entry in entries:
         name, _, text = (part.strip() for part in entry.partition('='))
-        allowed = f"'name=number': a number from 0 to 255, and one of the names {', '.join(known)}"
+        allowed = f"'name=number', a number from 0 to 255 for one of the names {', '.join(known)}"
         if name not in known:
             raise ConfigError(
                 f"parameter 'axl_ioctls' has '{entry}'; it must be {allowed}{nearest(name, known)}"

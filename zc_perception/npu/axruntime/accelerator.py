@@ -183,7 +183,7 @@ class AxRuntimeAccelerator(AxRuntime):
 
     @property
     def _max_jobs(self) -> int:
-        # An .axm runs on one core, without double buffering.
+        # An .axm file runs on one core, without double buffering.
         return JOBS if self._axm is not None else jobs(self._values)
 
     def constraints(self) -> BufferConstraints:

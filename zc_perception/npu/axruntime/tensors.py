@@ -136,8 +136,8 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
     """
     if len(tensor.shape) != 4 or tensor.dtype != 'int8' or tensor.shape[3] not in (3, 4):
         raise ConfigError(
-            f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame can only become "
-            'int8 1 x H x W x 3 or 4'
+            f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame's input must be "
+            'int8, with the shape (1, H, W, 3) or (1, H, W, 4)'
         )
     if model.grey or model.mean or model.std:
         raise ConfigError(
