@@ -290,7 +290,7 @@ def test_a_release_before_1_9_and_the_c_library_are_named(
     binding: Any, double: Double, open_axruntime: Open, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        ConfigError, match=r'needs axelera\.runtime 1\.9.*this is 1\.8.*axelera-rt==1\.9\.0'
+        ConfigError, match=r'needs axelera\.runtime 1\.9.*installed is 1\.8.*axelera-rt==1\.9\.0'
     ):
         open_axruntime().load(axm(tmp_path))
     with pytest.raises(
