@@ -523,14 +523,14 @@ def metis(contiguous: bool = False, note: str = '') -> BufferConstraints:
 @pytest.mark.parametrize(
     ('participants', 'heap', 'because'),
     [
-        ([camera(SYSTEM, CMA, MEMFD)], SYSTEM, (f'it comes first of {SYSTEM}, {CMA}, {MEMFD} '
-                                                'and suits everybody')),
+        ([camera(SYSTEM, CMA, MEMFD)], SYSTEM, (f'it is the first of {SYSTEM}, {CMA}, {MEMFD} '
+                                                'and suits every participant')),
         ([camera(SYSTEM, CMA, UDMABUF), metis(True, NO_GROUP)], CMA,
              f"metis needs contiguous memory ({NO_GROUP}), which heap '{SYSTEM}' is not"),
         ([camera(SYSTEM, UDMABUF, CMA), metis(True)], CMA,
              f"metis needs contiguous memory, which heaps '{SYSTEM}', '{UDMABUF}' are not"),
         ([camera(SYSTEM, CMA), metis(note=UNKNOWN)], SYSTEM,
-         f'it comes first of {SYSTEM}, {CMA} and suits everybody; metis: {UNKNOWN}'),
+         f'it is the first of {SYSTEM}, {CMA} and suits every participant; metis: {UNKNOWN}'),
         ([camera(MEMFD, note='there is no /dev/udmabuf')], MEMFD,
          'no other heap is offered (camera: there is no /dev/udmabuf)'),
         ([camera('v4l2/uvcvideo', note="the driver's own buffers are used"),

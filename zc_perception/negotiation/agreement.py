@@ -130,7 +130,7 @@ def _reason(
         found = [_against(unsuitable, participants, fmt)]
     elif len(offers) > 1:
         names = ', '.join(offer.name for offer in offers)
-        found = [f'it comes first of {names} and suits everybody']
+        found = [f'it is the first of {names} and suits every participant']
     else:
         found = [f'no other heap is offered{_producer_note(participants, fmt)}']
     for p in participants:

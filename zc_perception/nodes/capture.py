@@ -71,8 +71,8 @@ from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import Silence, StageLatencies
 from zc_perception.pixel.fourcc import fourcc_name
 
-# Levels of diagnostics. OK: there is no calibration, but no parameter names a file: many cameras
-# need no calibration. WARN: the named file is missing, or the calibration has a fault, such as
+# Levels of diagnostics. OK: also if no parameter names a file and there is no calibration, because
+# many cameras need none. WARN: the named file is missing, or the calibration has a fault, such as
 # another picture size. ERROR: the file can't be read, or its URL is wrong.
 CALIBRATION = Part(
     'calibration',

@@ -616,8 +616,9 @@ class ImportFollowing:
 
     def _import(self, pid: int, event: KernelEvent) -> None:
         owners = self._owners.of_import(pid, event)
-        # A node that still has an import with this handle didn't make this import: an open file
-        # of the card never has two imports with the same handle at a time.
+        # Each node opens the card's file itself, and one open file never has two imports with the
+        # same handle at a time. So a node that still has an import with this handle didn't make
+        # the new import.
         new = [owner for owner in owners if not self._tables[owner].holds(event)]
         for owner in (new or owners)[:1]:
             self._tables[owner].begin(event)

@@ -193,4 +193,4 @@ def a_card_behind_no_iommu_gets_contiguous_memory() -> None:
                     failed += 1
         assert failed, 'every buffer of the system heap was contiguous'
     assert read_iommu(NPU).translates, read_iommu(NPU)
-    _agree(SYSTEM, 'it comes first of')
+    _agree(SYSTEM, 'it is the first of')

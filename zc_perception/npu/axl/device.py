@@ -73,8 +73,8 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         "don't suit the device; see check metis.ioctls of zc_doctor"
     ),
     (errno.EACCES,): (
-        'the buffer is read-only for this process; import frames TO_DEVICE and allocate '
-        'results writable'
+        'the buffer is read-only for this process; import frames TO_DEVICE, and '
+        'allocate writable buffers for results'
     ),
     (errno.EPERM,): (
         'the driver or a security module refuses this user; add the user to the group of the '
