@@ -609,7 +609,7 @@ class UnixfdServer:
             written = reader.socket.sendmsg([packet], control, _SEND)
         except (
             OSError
-        ):  # the reader doesn't read or has closed, or the limit of sent descriptors is reached
+        ):  # the reader doesn't read or has ended, or the limit of sent descriptors is reached
             reader.lost += 1
             return False
         if written != len(packet):

@@ -35,7 +35,7 @@ from zc_perception.detection.heads.spec import HeadSpec
 Output = tuple[str, tuple[int | None, ...]]
 HeadOptions = dict[str, Any]
 _USUAL = tuple(STRIDES.default)
-_CHOSEN = 300  # the number of rows of an export that removes duplicates itself
+_CHOSEN = 300  # the number of rows, if the exported model removes duplicate boxes itself
 _INPUT: HeadOptions = {'kind': 'boxes', 'coordinates': 'input', 'box_order': 'xyxy'}
 _RELATIVE: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'xyxy'}
 _CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'cxcywh'}
@@ -164,9 +164,9 @@ def _unseen(said: Mapping[str, Any], extras: HeadOptions) -> Recognised:
 
 def _chosen(extras: HeadOptions) -> HeadOptions:
     """
-    Return the head for an export that removes duplicates itself.
+    Return the head for an exported model that removes duplicate boxes itself.
 
-    Such an export gives the corners of boxes; if boxes are oriented, it gives centre and size.
+    Such a model gives the corners of boxes; if boxes are oriented, it gives centre and size.
     """
     return {**_INPUT, **({'box_order': 'cxcywh'} if 'oriented' in extras else {}), **extras}
 

@@ -178,8 +178,8 @@ class PublisherGraph:
                 strange.clear()
         adapted += [''] * self._without_messages(announcers - own)
         # If a node has adapted and plain publishers, the graph shows how many of each kind there
-        # are, but not which writer belongs to which kind. So don't remember more writers of this
-        # node as adapted.
+        # are, but not which writer belongs to which kind. So add no writer of such a node to
+        # self._adapted; keep those that are already in it.
         both = set(known.values()) & strange
         self._adapted = frozenset(
             gid for gid, name in known.items() if name not in both or gid in self._adapted

@@ -625,7 +625,7 @@ _RING = 'anon_inode:[io_uring]'
 
 
 def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]:
-    """Return a line for each pipe or io_uring that may hold pages, with a process that has it."""
+    """Return a line for each pipe or io_uring that may hold frames' pages, with its process."""
     pipes: dict[tuple[int, int], int] = {}
     found = []
     for pid in all_pids(proc) if pids is None else pids:
