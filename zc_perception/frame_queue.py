@@ -33,7 +33,7 @@ from zc_perception.native import compiled
 T = TypeVar('T')
 T_co = TypeVar('T_co', covariant=True)
 # The largest number of objects that one fetch() queues: without a limit, a source that sends
-# without a pause would block the fetching thread. Other sources together have fewer objects.
+# without a pause would block the fetching thread. Sources that pause never have so many objects.
 _FETCHED_AT_ONCE = 64
 
 

@@ -250,7 +250,7 @@ def test_a_slow_link_is_diagnosed_with_its_cause(
 
 def test_what_can_t_be_read_is_said_and_never_good(tmp_path: Path) -> None:
     missing = link(tmp_path / 'a', current_link_speed='')
-    assert '0000:01:00.0 shows no PCIe link' in missing.diagnosis()
+    assert 'sysfs shows no PCIe link of 0000:01:00.0' in missing.diagnosis()
     assert str(missing).startswith('unknown (')
     tree = Host(tmp_path / 'b').tree
     gone = read_link('0000:09:00.0', tree)

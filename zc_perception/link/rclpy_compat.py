@@ -460,8 +460,8 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
 
     rclpy sends the response that the service's callback returns. A callback that waits would block
     the executor, and a coroutine that waits would keep the executor in a busy loop. So this
-    function replaces the service's ``send_response``, and *take* decides when to send. If an
-    executor sends in another way, the client gets the response as the callback returned it.
+    function replaces the service's ``send_response``, and *take* decides when to send. An executor
+    that doesn't call ``send_response`` sends the response as the callback returned it.
 
     :param take: called with each response, which it fills, and with the function that sends the
         response; runs on the executor, right after the service's callback.

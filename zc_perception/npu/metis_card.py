@@ -438,7 +438,9 @@ def read_link(address: str, tree: HostTree = HOST) -> PcieLink:
         now = _rate(device, 'current')
     except OSError as error:
         missing = (
-            f'{address} shows no PCIe link' if device.exists() else f'no device is at {address}'
+            f'sysfs shows no PCIe link of {address}'
+            if device.exists()
+            else f'no device is at {address}'
         )
         return PcieLink(
             address,

@@ -269,7 +269,9 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
             card.name,
             figures,
         )
-    text = "the driver has no import and submit ioctls (ENOTTY), like Axelera's shipped driver"
+    text = (
+        "the driver has no import and submit ioctls (ENOTTY); Axelera's shipped driver has none"
+    )
     return Finding(need.missing, text, _OTHER_DRIVER, card.name, figures)
 
 

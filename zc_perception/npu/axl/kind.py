@@ -128,7 +128,7 @@ class Axl(Accelerator):
         ),
         Check(
             'buffers.import',
-            'import a real buffer of each heap into each Metis card, and release it',
+            'import a real buffer of each heap into each Metis card, then end the import',
             'zc_perception.npu.axl.checks:import_trials',
         ),
     )
