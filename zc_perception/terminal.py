@@ -131,7 +131,7 @@ class Interruption:
         self._allowed, self.came, self._exception = False, 0, exception
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: raise its exception inside :meth:`allowed`, else store the signal."""
+        """Handle a signal: raise its exception in a block of :meth:`allowed`, else store it."""
         self.came = self.came or number
         self._look()
 

@@ -233,11 +233,11 @@ class PoolNeed:
         return self.slots * self.slot_bytes
 
     def in_heap(self, name: str) -> PoolNeed:
-        """Return this need with its buffers in the heap *name*."""
+        """Return a copy of this object for a pool in the heap *name*."""
         return replace(self, memory=name, contiguous=is_contiguous(name))
 
     def of(self, slots: int, buffers: Sequence[int]) -> PoolNeed:
-        """Return this need with *slots* slots, each with buffers of these sizes in bytes."""
+        """Return a copy for a pool of *slots* slots, each with buffers of these sizes in bytes."""
         return replace(
             self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers)
         )

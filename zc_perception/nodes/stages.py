@@ -160,6 +160,7 @@ class BoxesInSpace:
             try:
                 self._lens = Lens(matrix, distortion, size, fisheye, region)
             except ConfigError as error:
+                # The end of the message 'no calibration came on TOPIC that can be used: …'.
                 self._lens, self._no_lens = None, f' that can be used: {error}'
 
     def _on_depth(self, message: Image) -> None:

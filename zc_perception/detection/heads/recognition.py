@@ -110,7 +110,8 @@ def recognise(
     """
     Return the head for these outputs.
 
-    :param outputs: the name and the shape of each output; ``None``: an axis of variable length.
+    :param outputs: the name and the shape of each output. A shape has ``None`` for an axis of
+        variable length.
     :param size: width and height of the network's input.
     :param classes: the number of classes; 0: unknown.
     :param said: the metadata in the model's file.

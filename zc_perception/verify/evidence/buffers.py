@@ -143,9 +143,10 @@ def read_bufinfo(debugfs: Path = DEBUGFS) -> Mapping[int, BufferObject] | Unread
     return found
 
 
-# The kernel records an attach at the end of its call, and a detach at the start. So if bufinfo is
-# read during such a call, it may show the device as attached before the attach event or after the
-# detach event. A reading isn't used if an event is at most _MARGIN_NS away from it.
+# A kernel function that attaches a device records the event at its end; a function that detaches a
+# device, at its start. So a reading of bufinfo during these functions may show the device as
+# attached before the attach event or after the detach event. Readings that are at most _MARGIN_NS
+# away from an event aren't used.
 _MARGIN_NS = 2_000_000
 _PRECISION_NS = 1000
 
