@@ -717,7 +717,8 @@ class Frame:
                 # Mark the frame as released. If the garbage collector deletes this frame together
                 # with a coroutine, the coroutine's 'finally' may still try to use the frame.
                 self._lease = None
-                _abandon(lease, self._live)
+                # A borrowed frame is not the user's to release.
+                _abandon(lease, self._live, not self._borrowed)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(

@@ -46,7 +46,7 @@ from waiting import eventually, until
 from zc_perception import create_camera_subscription, create_frame_subscription, FrameReader
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import frame_subscription
+from zc_perception.link.endpoints import executor_turns, frame_subscription
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 
 Cameras = Callable[..., Camera]
@@ -136,6 +136,33 @@ def test_each_step_has_the_next_frame_for_its_time(
     assert before is not None
     until(lambda: not others(here) - before, lambda: others(here) - before)
     until(flowing.is_alone)
+
+
+@pytest.mark.parametrize('way', ['in_process', 'shared_memory'])
+def test_a_loop_that_was_left_keeps_its_frame_only_as_long_as_the_program_does(
+    alone: Node, flowing: Camera
+) -> None:
+    frames = FrameReader(alone, 'image')
+    frame = next(looked(frame) for frame in frames)
+    frames.destroy()
+    looked(frame)
+    gc.disable()  # 'frames' is in a reference cycle
+    try:
+        del frame
+        until(flowing.is_alone, flowing.peers)
+    finally:
+        gc.enable()
+    assert flowing.pool.statistics().abandoned == 0, 'the reader owned the frame'
+
+
+def test_the_thread_of_a_reader_ends_without_a_wait(
+    alone: Node, flowing: Camera, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_turns, '_LOOK_S', 60.0)
+    with FrameReader(alone, 'image') as frames:
+        looked(next(frames))
+        time.sleep(0.1)  # so that the executor waits
+    assert own_threads() == []
 
 
 def test_a_step_waits_for_its_frame(

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-import contextlib
 import threading
 import types
 from typing import Any
@@ -261,7 +260,6 @@ class NodeSpinner:
         """End the thread. Idempotent. A callback of the node may call this method."""
         self._stopping.set()
         atexit.unregister(self.stop)
-        with contextlib.suppress(InvalidHandle, AttributeError):  # the executor is shut down
-            self._executor.wake()
+        wake_up(self._executor)  # wake() alone would not end a spin_once() that waits
         if threading.current_thread() is not self._thread:
             self._thread.join(_LONGEST_STOP_S)

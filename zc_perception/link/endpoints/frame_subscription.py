@@ -29,6 +29,7 @@ import os
 import threading
 import time
 from typing import Any, Literal
+import weakref
 
 from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
@@ -489,6 +490,8 @@ class FrameReader(FrameSubscription):
         ledger: CopyLedger | None = None,
     ) -> None:
         self._of_this_step: Frame | None = None
+        # After destroy(): returns the frame of the loop's last step, if it still exists.
+        self._of_last_step: Callable[[], Frame | None] = lambda: None
         self._spinner: NodeSpinner | None = None
         self._ending = False
         # Guards _spinner and _ending, because another thread may destroy the reader or its node
@@ -545,6 +548,8 @@ class FrameReader(FrameSubscription):
 
     def _end_step(self) -> None:
         frame, self._of_this_step = self._of_this_step, None
+        if frame is None:
+            frame = self._of_last_step()
         if frame is not None and frame.borrowed and not frame.released:
             frame.release_when_unseen()
 
@@ -605,3 +610,8 @@ class FrameReader(FrameSubscription):
         if spinner is not None:
             spinner.stop()
         super().destroy()
+        # A loop that was left by 'break' doesn't end its last step. So don't keep its frame: it is
+        # released when the program has no reference to it any more.
+        frame, self._of_this_step = self._of_this_step, None
+        if frame is not None:
+            self._of_last_step = weakref.ref(frame)
