@@ -484,10 +484,10 @@ def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
         ({'qos': SEVEN_LATCHED}, ConfigError, 'depth 7 would keep 7 of 8 buffers'),
         ({**OWN, 'modifier': None}, ConfigError, 'modifier=0'),
         ({**OWN, 'strides': [64]}, ConfigError, 'NV12 has 2 plane(s), and there are 1 stride(s)'),
-        ({**OWN, 'strides': [40, 64]}, LayoutError, 'stride 40 is below the row of 48 bytes'),
+        ({**OWN, 'strides': [40, 64]}, LayoutError, 'stride 40 is less than the 48 bytes'),
         ({**OWN, 'offsets': ()}, LayoutError, 'overlap'),
         ({**OWN, 'offsets': (0, 9000)}, LayoutError, 'plane 1'),
-        ({**OWN, 'fds': [3]}, ConfigError, '1 image(s) in fds; 2 to 64'),
+        ({**OWN, 'fds': [3]}, ConfigError, "'fds' has 1 image(s), but must have 2 to 64"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(

@@ -220,7 +220,7 @@ TOP = (1 << 63) - 1
         (nv12(LUMA, changed(CHROMA, offset=3071)), [9999],
          'planes 0 and 1 overlap in buffer 0: one ends at byte 3072, the other starts at 3071'),
         (nv12(changed(LUMA, stride=63), CHROMA), [4608],
-         'plane 0: stride 63 is below the row of 64 bytes'),
+         'plane 0: stride 63 is less than the 64 bytes of a row'),
         (nv12(changed(LUMA, size=3071), CHROMA), [4608],
          'plane 0: size 3071 is below the 3072 bytes that 48 rows need'),
         (nv12(LUMA, changed(CHROMA, stride=1 << 32)), [4608],

@@ -71,7 +71,7 @@ _FOOTER_FIELDS = struct.Struct('<QQI')
 _FOOTER_BYTES = _RECORD.size + _FOOTER_FIELDS.size + len(MAGIC)
 _STATISTICS_FIELDS = '<QHIIIIQQ'
 _LONGEST = 1 << 20
-"""Read at most this many bytes of a record; only chunks are longer."""
+"""Only chunks are longer than this many bytes; of other records, read no more than this."""
 _CHUNK_BYTES = 1 << 20
 # Write at most this many bytes at once, so that a recorder sees progress even on a slow disk, and
 # doesn't report that the disk is stuck.

@@ -141,7 +141,7 @@ _LAST = (
     ),
     Check(
         'ros.large_messages',
-        "whether whole images fit into the middleware's shared memory, for plain subscribers",
+        "whether the middleware's buffers have room for whole image messages",
         node_checks.large_messages,
     ),
     Check(

@@ -69,7 +69,8 @@ class ForeignImages:
         self._sets = [(each,) if isinstance(each, int) else tuple(each) for each in sets]
         if not LEAST_IMAGES <= len(self._sets) <= MAX_SLOTS:
             raise ConfigError(
-                f'{len(self._sets)} image(s) in fds; {LEAST_IMAGES} to {MAX_SLOTS} are possible'
+                f"argument 'fds' has {len(self._sets)} image(s), but must have {LEAST_IMAGES} to "
+                f'{MAX_SLOTS}'
             )
         check_modifier(modifier)
         first, count = self._sets[0], len(strides)
@@ -123,7 +124,7 @@ class ForeignImages:
             raise LayoutError(
                 f'a frame has {len(fds)} descriptor(s) of {len(identities)} buffer(s); all frames '
                 f'need {len(self._pattern)} descriptor(s) of {max(self._pattern) + 1} buffer(s), '
-                'in the same order as the first image of fds'
+                "in the same order as the first image of argument 'fds'"
             )
         return identities
 

@@ -21,8 +21,8 @@ Read the docstring of :class:`BufferPool` first. The classes before it are its p
 :class:`ForeignBufferPool` is a pool over buffers that a source, such as a GStreamer element,
 allocates and may replace at any time.
 
-Source for :func:`quarantine_fence`: the kernel's *Buffer Sharing and Synchronization* on
-reservation objects; ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` in dma-buf.h.
+Sources for :func:`quarantine_fence`: what the kernel's manual *Buffer Sharing and Synchronization*
+says about reservation objects; ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` in dma-buf.h.
 """
 
 from __future__ import annotations

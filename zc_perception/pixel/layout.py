@@ -375,7 +375,9 @@ def _check_rows(layout: ImageLayout, fmt: PixelFormat, index: int) -> None:
     plane = layout.planes[index]
     row, rows = fmt.planes[index].row_bytes(layout.width), fmt.planes[index].rows(layout.height)
     if plane.stride < row:
-        raise LayoutError(f'plane {index}: stride {plane.stride} is below the row of {row} bytes')
+        raise LayoutError(
+            f'plane {index}: stride {plane.stride} is less than the {row} bytes of a row'
+        )
     sample = sample_bytes(fmt, index)
     for name, value in (('offset', plane.offset), ('stride', plane.stride)):
         if value % sample:

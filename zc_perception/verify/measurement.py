@@ -400,10 +400,10 @@ class Measurement:
     2. :meth:`watch` installs the probe on ``memmove``, reads all sources once, and waits until
        each node has rewritten its facts (the settings and counters in its frame log). Then the
        measured time begins, in which :meth:`watch` reads the frame logs and the trace several
-       times a second, and buffers and maps about once a second. After the requested time,
-       :meth:`watch` waits until any one of the nodes has rewritten its facts; the measured time
-       ends just before. Then :meth:`watch` stops the probe, waits for the frames that are still in
-       flight, samples the CPUs, and stops recording.
+       times a second, and the list of dma-bufs and the processes' memory maps about once a second.
+       After the requested time, :meth:`watch` waits until one of the nodes has rewritten its
+       facts; the measured time ends just before the node did so. Then :meth:`watch` stops the
+       probe, waits for the frames that are still in flight, samples the CPUs, and stops recording.
     3. :meth:`observation` returns the evidence as plain data.
     4. :meth:`close` removes the recording and the sampler.
 
@@ -638,7 +638,7 @@ class Measurement:
             node.read()
 
     def _look(self, *, everything: bool = False) -> None:
-        """Read the frame logs and the trace; about once a second, also buffers and maps."""
+        """Read the frame logs and the trace; about once a second, also dma-bufs and maps."""
         self._read_logs()
         if self._recording is not None:
             self._recording.drain()

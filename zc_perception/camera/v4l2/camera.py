@@ -196,9 +196,9 @@ class V4l2Signal:
 
     def changed(self) -> str | None:
         """
-        Describe the incoming signal, if it isn't the signal that :meth:`follow` has set.
+        Describe the incoming signal if it differs from the signal at the last :meth:`follow`.
 
-        ``None``: the signal is the same as before; it was only interrupted.
+        ``None``: the signal is still the same; it was only interrupted.
 
         :raises CameraLostError: there is no signal.
         """

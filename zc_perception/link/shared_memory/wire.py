@@ -295,10 +295,9 @@ def pack_hello(hello: Hello) -> bytes:
 
 def parse_hello(packet: Packet) -> Hello:
     """
-    Return the HELLO in *packet*.
+    Return the HELLO in *packet*; raise ProtocolError if the packet is wrong.
 
-    If the consumer speaks only other versions than this producer, the ProtocolError has code
-    VERSION.
+    If the consumer speaks only other versions than this producer, the error has code VERSION.
     """
     # First check the fields that all versions share. So a consumer of a later version is refused
     # for its version, not for other fields.
