@@ -581,7 +581,7 @@ def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_pa
     (notice,) = store.notices
     assert store.current == uncalibrated(640, 480) and store.wrong
     assert (
-        "without the calibration, because it can't be scaled: 640x360 and 640x480 do not have the "
+        "without the calibration, which can't be scaled: 640x360 and 640x480 do not have the "
         'same shape' in notice
     )
     assert 'rescale_camera_info' not in notice

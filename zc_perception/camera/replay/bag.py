@@ -573,9 +573,9 @@ class BagSource(FrameSource):
 
     def _moment(self) -> Moment | None:
         """
-        Return the next message's time, by the stamp in its header, and this header.
+        Return the header of the next message, and its time by the stamp in this header.
 
-        If the message can't be read, the time at which it was recorded is used instead.
+        If the message can't be read, return the time at which it was recorded, without a header.
         """
         entry = self._next_message()
         if entry is None:
