@@ -21,10 +21,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 import re
+import signal
 import time
 from typing import Any
 
 from foxglove_msgs.msg import CompressedVideo
+from mcap.reader import make_reader
 from nodes.programs import BIN, environment, parameters, Program
 from nodes.ros_kit import Managed, overrides, ros, status, wait_until_known
 import numpy as np
@@ -129,6 +131,30 @@ def test_the_last_line_counts_messages_that_are_no_frames(
         assert recorder.interrupt() == 0
         node.destroy_node()
     assert re.search(r'[1-9]\d* frames could not be recorded', recorder.output)
+
+
+def test_the_last_line_says_how_many_frames_never_came(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
+    (tmp_path / 'run').mkdir(mode=0o700)
+    file = tmp_path / 'a' / 'a_0.mcap'
+    size = lambda: file.stat().st_size if file.exists() else 0  # noqa: E731
+    with Managed(free_domain) as run:
+        camera = run.make(CaptureNode, {'width': 64, 'height': 64, 'framerate': 100.0})
+        camera.start()
+        values = {'path': tmp_path / 'a', 'topics': '[none]', 'copy_free': 'required'}
+        with record(free_domain, **values).start() as recorder:
+            run.grows(size, 20_000)
+            recorder.process.send_signal(signal.SIGSTOP)
+            run.grows(lambda: camera.publisher.statistics().published, 60)
+            recorder.process.send_signal(signal.SIGCONT)
+            run.grows(size, 20_000)
+            assert recorder.interrupt() == 0
+    with file.open('rb') as opened:
+        numbers = [m.sequence for *_, m in make_reader(opened).iter_messages(['/image_raw'])]
+    missing = numbers[-1] - numbers[0] + 1 - len(numbers)
+    assert missing > 20 and f'could not be recorded, {missing} never came' in recorder.output
 
 
 def matches(scene: RoadScene, number: int, luma: np.ndarray, chroma: np.ndarray) -> bool:

@@ -362,7 +362,9 @@ class RecorderNode(PerceptionNode):
         self._box: BlackBox | None = None
         self._trigger: TriggerService | None = None
         self._subscription: AdaptedSubscription[Frame] | None = None
-        self._taken = 0
+        self._taken = self._missing = 0
+        # The last frame's number, and the links by which it came: other links may count anew.
+        self._last: tuple[int, Any] | None = None
         self._first_s: float | None = None
         self._finished = False
         self._left_out = RecentCount()
@@ -392,6 +394,7 @@ class RecorderNode(PerceptionNode):
             raise ConfigError("parameter 'path' is empty; set it to the folder to write")
         self.check_together(self.parameters, self.get_fully_qualified_name())
         self._taken, self._first_s, self._finished = 0, None, False
+        self._missing = 0
         limits = Limits(
             self.parameters['buffer'] * MIB,
             self.parameters['split_size'] * MIB,
@@ -440,7 +443,7 @@ class RecorderNode(PerceptionNode):
         return self._subscription
 
     def _activate(self) -> None:
-        self._flowing = True
+        self._flowing, self._last = True, None
         self._stop.clear()
         if self._subscription is not None:
             self._subscription.resume()
@@ -488,6 +491,10 @@ class RecorderNode(PerceptionNode):
         except FrameReleasedError as error:  # the frame's publisher died before the copy was made
             self._warn(str(error), 'released')
             return
+        number, choice = frame.data.sequence, self.subscription.choice
+        if self._last is not None and self._last[1] == choice:
+            self._missing += max(0, number - self._last[0] - 1)
+        self._last = number, choice
         if self._first_s is None:
             self._first_s = time.monotonic()
         self._taken += kept
@@ -589,7 +596,7 @@ class RecorderNode(PerceptionNode):
         left_out = f'{done.dropped} left out because the disk was too slow'
         self.get_logger().info(
             f'{done.recorded} frames and {done.messages} messages in {files}, {left_out}, '
-            f'{done.refused + unread} frames could not be recorded'
+            f'{done.refused + unread} frames could not be recorded, {self._missing} never came'
         )
         if self._recorder.failed:
             self.get_logger().error(done.failure)
