@@ -90,7 +90,7 @@ def test_a_wrong_parameter_is_one_sentence(free_domain: int) -> None:
     [
         ({'lost': 10, 'in_a_row': 10}, Level.ERROR, 'every frame is lost, 10 since the last'),
         ({'lost': 9, 'in_a_row': 9}, Level.WARN, '9 frame(s) lost lately, last error: EIO'),
-        ({'lost': 3, 'too_late': True}, Level.WARN, '3 frame(s) lost lately, most of them too'),
+        ({'lost': 3, 'too_late': True}, Level.WARN, '3 frame(s) lost lately, most because'),
         ({'imports': 15}, Level.WARN, 'the import cache is of no use: 15 imports for 30'),
         ({'imports': 14}, Level.OK, 'running'),
         ({'imports': 15, 'cached': False}, Level.OK, 'running'),
