@@ -229,7 +229,7 @@ def test_each_state_has_its_own_advice(run: Managed) -> None:
     steps: list[tuple[Callable[[], Any], str, str, str]] = [
         (lambda: None, 'unconfigured', '', f'{change}configure'),
         (node.trigger_configure, 'inactive', f'{change}cleanup', f'{change}activate'),
-        (node.trigger_activate, 'active', f'{change}deactivate and cleanup', ''),
+        (node.trigger_activate, 'active', f'{change}deactivate, then the same with cleanup', ''),
         (node.trigger_shutdown, 'finalized', gone, 'only a restart of the node helps'),
     ]
     for step, state, against_setting, against_snapshot in steps:

@@ -654,9 +654,9 @@ class LoadComponents(LoadComposableNodes):
 
 def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float = 0.0) -> Any:
     """
-    Send a request and wait for the answer; return it, or ``None`` if the wait ended before.
+    Send a request and wait for the answer; return it, or ``None`` if no answer came in time.
 
-    :param over: ends the wait when it returns true; called every second if there is no limit.
+    :param over: called every second if *timeout_s* is 0; when it returns true, the wait ends.
     :param timeout_s: longest wait; 0: no limit.
     """
     done = threading.Event()

@@ -504,9 +504,13 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             return ''
         name, steps = (
             self.get_fully_qualified_name(),
-            {ACTIVE: 'deactivate and cleanup', INACTIVE: 'cleanup'}.get(state),
+            {ACTIVE: 'deactivate, then the same with cleanup', INACTIVE: 'cleanup'}.get(state),
         )
-        way = f'ros2 lifecycle set {name} {steps}' if steps else 'wait a moment, then cleanup'
+        way = (
+            f'ros2 lifecycle set {name} {steps}'
+            if steps
+            else "wait until the node is inactive, then call its transition 'cleanup'"
+        )
         now = 'being started' if state == UNCONFIGURED else state
         return (
             f'the node is {now}: set the parameter while the node is unconfigured ({way}), or '

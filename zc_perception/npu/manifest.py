@@ -671,8 +671,8 @@ def load_manifest(model: str) -> ModelManifest:
     Find, read and validate a manifest; read missing values from the model's file.
 
     A manifest without key ``variants`` describes one model for one engine. With that key, each
-    variant inherits the top level's keys, except ``file``, ``outputs`` and the keys of a single
-    engine; a variant may replace what it inherits. The top level is a variant itself if it has
+    variant inherits the top level's keys, except ``file``, ``outputs`` and keys that only one
+    engine has; a variant may replace what it inherits. The top level is a variant itself if it has
     ``engine`` or ``file``. A variant's file may be missing if another variant's file exists.
 
     :param model: a shipped model's name, or the path of a ``model.yaml``, of its folder, or of a

@@ -802,7 +802,7 @@ class ImportFollowing:
         self.unused += unused
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return the violations of the invariant, each with the next step."""
+        """Return the violations of invariant I3, each with advice for the user."""
         drivers = traced().drivers
         steps = dict.fromkeys(drivers[node.accelerator].unimported for node in self._nodes)
         not_imported = '; '.join(steps)

@@ -395,8 +395,9 @@ class Announcements:
 
         Take as many as the graph counts (*adapted*): first connected publishers, then those that
         are being connected, then those to which no connection is possible; always the newest
-        first. Then add publishers that are proved to listen although the graph doesn't count them.
-        If these together are fewer than *adapted*, add publishers that have ended.
+        first. Then add publishers that the graph doesn't count, but that are proved to be alive
+        (see :meth:`_proved`). If these together are fewer than *adapted*, add publishers that have
+        ended.
         """
         there = [state for state in reversed(states) if state.state is not RemoteState.GONE]
         ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))

@@ -417,7 +417,7 @@ class SharedMemoryLinks:
         ]
 
     def _point(self, publisher_id: str, announcement: Announcement) -> None:
-        """Make a publisher's link, or pass a new announcement to it; the lock must be held."""
+        """Make a publisher's link, or pass a changed announcement to this link; needs the lock."""
         link = self._links.get(publisher_id)
         if link is None:
             self._links[publisher_id] = self._start(announcement)

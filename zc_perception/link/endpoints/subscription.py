@@ -42,8 +42,9 @@ destroys readers of messages (``update_rung``). Any thread may call ``statistics
 and is reentrant, so that the callback may destroy its own subscription; ``_rung_lock`` is held
 while the way is chosen; ``_message_lock`` is held while messages are taken and while the way
 changes; then comes the queue's own lock. To queue a direct object, only the queue's lock is taken.
-While objects are taken from messages, an object of another process is not queued. Its header is
-stored under ``_message_lock``, because a change of the way at the same time could lose the object.
+While the subscription takes objects from messages, it ignores direct objects of other processes,
+and only remembers their headers. It does so under ``_message_lock``: otherwise, an object that
+comes while the subscription changes to direct links could be lost.
 """
 
 from __future__ import annotations

@@ -267,8 +267,8 @@ class Connection:
         """
         Send a frame; called with the lock held.
 
-        Return ``False`` if the frame wasn't sent. If it was, the caller must put the consumer's
-        lease into ``_out``.
+        Return ``False`` if the frame wasn't sent. If it was, the caller must put the frame into
+        ``_out``, because the consumer now holds the frame.
         """
         data = frame.data
         uid, generation = data.buffer_uid, data.generation

@@ -204,7 +204,7 @@ def check_publisher_id(publisher_id: str) -> bytes:
     if not publisher_id.isascii() or not _is_identifier(raw):
         raise ConfigError(
             f'publisher_id {publisher_id!r} is not 1 to {MAX_ID} printable ASCII characters; '
-            'use the id in the announcement'
+            "use the publisher_id of the publisher's announcement"
         )
     return raw
 

@@ -510,7 +510,9 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
     source = f'mappings of {who(mapping.pid, proc)}'
     step = 'run zc_verify as root outside of any container, or end that program'
     return Unreadable(
-        source, f'what it has mapped as {mapping.name} is not known, and may be a camera', step
+        source,
+        f'it is not known whether {mapping.name}, which this program has mapped, is a camera',
+        step,
     )
 
 
