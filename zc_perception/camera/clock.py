@@ -276,7 +276,7 @@ class StampClock:
 
     @property
     def troubles(self) -> int:
-        """Number of ROS clock steps and implausible stamps; a change triggers diagnostics."""
+        """Number of ROS clock steps plus implausible stamps; if it rises, diagnostics are sent."""
         return self._steps + self._implausible
 
     def statistics(self) -> ClockStatistics:

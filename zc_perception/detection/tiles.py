@@ -377,9 +377,10 @@ def _ios(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.fl
 
 def _turned_ios(one: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:
     """
-    Approximate :func:`_ios` for oriented boxes (5) and (n, 5).
+    Approximate :func:`_ios` for oriented boxes: *one* of shape (5), *others* of shape (n, 5).
 
-    Take a grid of points in the smaller box; return the share that lies in the larger box.
+    For each pair, take a grid of points in the smaller box; return the share of these points that
+    lies in the larger box.
     """
     smaller = (others[:, 2:4].prod(axis=1) < one[2:4].prod())[:, None]
     inner, outer = np.where(smaller, others, one), np.where(smaller, one, others)

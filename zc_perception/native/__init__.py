@@ -75,6 +75,6 @@ def _optimised() -> bool:
     # Distributions optimise their interpreters, but Debian's build options don't show it.
     if sys.base_prefix == '/usr':
         return True
-    import sysconfig  # imported late to save time: most programs return above
+    import sysconfig  # imported late to save time: mostly the line above returns
 
     return '--enable-optimizations' in str(sysconfig.get_config_var('CONFIG_ARGS'))

@@ -115,7 +115,8 @@ SUBSCRIBER_LINK = Part(
 _REFUSALS = {
     'not_allowed': "the consumer's user may not connect: set parameter 'shared_memory_group' to "
     'a group that includes this user',
-    'constraints': 'change the requirement that the message names, in the node of the consumer',
+    'constraints': 'change the requirement that the refusal names; the node of the consumer has '
+    'this requirement',
     'slots': "the pool has no slots left to promise: raise 'slots'",
     'connections': 'too many consumers are connected: end some of them',
     'version': 'the consumer has another version of this package: install the same version '

@@ -1003,7 +1003,8 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
     given = part.needed('head')
     options: dict[str, Any] = {'kind': given} if isinstance(given, str) else given
     head = HeadSpec(num_classes=num_classes, input_size=(network.width, network.height), **options)
-    # If the compiled model's file is missing, the size is unknown, and the head can't be checked.
+    # If the compiled model's file is missing, the input's size is unknown, and the head can't be
+    # checked. With resize 'none' the size is always unknown, and the head is checked without it.
     if network.width or network.resize == 'none':
         try:
             make_head(head)

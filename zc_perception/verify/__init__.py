@@ -23,7 +23,8 @@ its modules in this order:
 1. :mod:`~zc_perception.verify.observation`: the evidence of one measurement, as plain data.
 2. :mod:`~zc_perception.verify.invariants`: one function for each invariant. It takes an
    observation and returns a :class:`~zc_perception.verify.invariants.Check`. For the third
-   invariant, :mod:`~zc_perception.verify.imports` matches the driver's traced imports with frames.
+   invariant, :mod:`~zc_perception.verify.imports` finds out from the kernel's trace which frames
+   the accelerator's driver imported.
 3. :mod:`~zc_perception.verify.measurement`: makes the observation, with the readers of
    :mod:`~zc_perception.verify.evidence`.
 4. :mod:`~zc_perception.verify.verification`: the whole command. It selects the nodes, and writes

@@ -444,8 +444,8 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
     )
     if made and seen.backing:
         told = (
-            'these memfds may be the memory of frames in udmabuf buffers, and their processes may '
-            'read the frames through them: '
+            'frames are in udmabuf buffers, and these memfds may be their memory, through which '
+            'the processes that have the memfds may read the frames: '
             f'{"; ".join(seen.backing[:_SHOWN])}'
         )
         findings.unsure(

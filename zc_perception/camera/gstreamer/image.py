@@ -543,8 +543,8 @@ def _listed(names: Iterable[str]) -> str:
 # If there were fewer slots than buffers, a slot would be replaced for each frame, and every
 # consumer would have to import the buffer again.
 MORE = 24
-# Stop looking for buffers if no new buffer came for _IDLE_FRAMES frame periods, but not before
-# _IDLE_S seconds, and at the latest after _MAX_IDLE_S seconds.
+# Stop looking for buffers if no new buffer has come for the time of _IDLE_FRAMES frames. This time
+# is at least _IDLE_S and at most _MAX_IDLE_S seconds.
 _IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
 # Refuse a source with fewer than RESERVE buffers only after this time in seconds: on a busy
 # machine the source may need this time to fill its first buffers.

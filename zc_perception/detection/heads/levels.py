@@ -373,7 +373,7 @@ class Grids:
     The cells of all levels, numbered level by level and row by row.
 
     :param shapes: rows, columns of each level.
-    :param starts: the number of each level's first cell, then the number of all cells.
+    :param starts: the index of each level's first cell; the last item is the count of all cells.
     :param corners: (2, cells) column and row of each cell in its level.
     :param strides: (cells) the stride of each cell's level, in input pixels.
     """

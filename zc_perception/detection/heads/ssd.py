@@ -95,7 +95,9 @@ class Ssd(Head):
             ),
         ),
         'box_order': Key(
-            choice('xyxy', 'yxyx'), 'Order of the axes in deltas; yxyx: TensorFlow.', 'xyxy'
+            choice('xyxy', 'yxyx'),
+            'Order of the axes in deltas; models of TensorFlow use yxyx.',
+            'xyxy',
         ),
     }
 

@@ -270,8 +270,8 @@ class _Decoded:
             more = '' if spec.extra else more_numbers(min(shape, default=0) - channels)
             raise AcceleratorError(
                 f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or '
-                f'1xNx{channels} '
-                f'(4 + {spec.num_classes} classes{f" + {spec.extra}" if spec.extra else ""}), '
+                f'1xNx{channels} (4 + {spec.num_classes} classes'
+                f'{f" + {spec.extra} others" if spec.extra else ""}), '
                 f'or the raw levels{more}'
             )
         # If both axes have the same length, assume that the channels come first, as exporters

@@ -199,7 +199,9 @@ class PublisherStatistics:
 @dataclass(frozen=True)
 class InProcessPeer:
     """
-    A subscription in this process, which gets the objects themselves unless the pool lacks slots.
+    A subscription in this process: it gets published objects without conversion to messages.
+
+    If the pool has no slots for the subscription, it gets messages instead.
 
     :param name: the subscription's name among the holders of leases.
     :param sent: number of objects that were put into its queue.
@@ -212,7 +214,7 @@ class InProcessPeer:
     :param in_hand: for each frame that it holds, its sequence number and for how many seconds it
         has held it.
     :param without_slots: why the pool has no slots for it, so that it gets only messages; empty:
-        it gets the objects themselves.
+        it gets the published objects.
     """
 
     name: str

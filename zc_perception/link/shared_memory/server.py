@@ -600,7 +600,7 @@ class SharedMemoryServer:
             if not consumer_allowed(peer, self._allowed_gids):
                 text = (
                     f'user {peer.uid} may not read these frames; run as user '
-                    f'{os.geteuid()}, or set shared_memory_group (trusted_gids)'
+                    f'{os.geteuid()}, or set shared_memory_group, in Python trusted_gids'
                 )
                 self._turn_away(
                     sock.fileno(), ProtocolError('not_allowed', text, RefusalCode.NOT_ALLOWED)

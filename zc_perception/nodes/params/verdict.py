@@ -321,9 +321,10 @@ def expected_nodes(
     Guess which nodes will read a parameter file; return their full names, each with its kind.
 
     With *namespaces*, each namespace has a capture, an inference and an overlay node. Without
-    *namespaces*, these are the nodes that the file names. If the file names no node of one of the
-    three kinds, each namespace in the file has one node of this kind. A recorder or GStreamer node
-    is added only if the file has a section for it: the programs for cameras start neither.
+    *namespaces*, the capture, inference and overlay nodes are those that the file names. If the
+    file names none of one kind, each namespace in the file has one node of this kind. A recorder
+    or GStreamer node is added only if the file has a section for it: the programs for cameras
+    start neither.
 
     :param sections: the file's sections.
     :param namespaces: the namespaces of all cameras; ``None``: unknown.

@@ -418,7 +418,7 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
         mark = getattr(error, 'problem_mark', None)
         place = 'it is no YAML' if mark is None else f'line {mark.line + 1}'
         problem = _in_plain_words(getattr(error, 'problem', None) or message_of(error))
-        text = f"{where} can't be read: {place}: {problem}; correct that, or the line above it"
+        text = f"{where} can't be read: {place}: {problem}; correct the file there or a line above"
         raise ConfigError(text) from error
     lines: dict[_Key, list[int]] = {}
     for key, uses in written.items():
