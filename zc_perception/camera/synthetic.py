@@ -93,7 +93,7 @@ class TimeCode(NamedTuple):
 
 
 def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-    """Draw a picture of *code* into the planes: counter modulo 2**32, and seed modulo 256."""
+    """Draw the stamp, the counter's low 32 bits and the seed's low 8 bits into the planes."""
     fields = _FIELDS.pack(_MARKER, code.seed & 0xFF, code.counter & MAX_COUNTER, code.stamp_ns)
     content = fields + struct.pack('>H', binascii.crc_hqx(fields, 0xFFFF))
     bits = np.unpackbits(np.frombuffer(content, np.uint8)).reshape(_ROWS, _COLUMNS) ^ _CHESS

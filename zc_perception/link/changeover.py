@@ -48,13 +48,13 @@ class Changeover:
     """
     Remember which objects came directly, and which by message. Any thread may call the methods.
 
-    The thread that delivers an object directly appends its ``header`` (``frame_id``, ``stamp_ns``)
-    to :attr:`direct`, or to :attr:`ignored` if the subscription takes messages. Both are deques,
-    because an append costs almost nothing; the methods that check a message empty them.
+    For each object that comes directly, its thread appends the object's ``header`` (``frame_id``,
+    ``stamp_ns``) to :attr:`direct`, or to :attr:`ignored` while the subscription takes messages.
+    An append to these deques costs almost nothing; the methods that check a message empty them.
 
     :param remembered: number of objects to remember for each way; must be larger than the number
-        of messages that can wait in the subscription's reader of messages.
-    :param latched: whether each new reader of messages may get the same messages again.
+        of messages that can wait in the reader of messages (the ROS subscription).
+    :param latched: whether a new reader of messages may get the same messages again.
     """
 
     def __init__(self, remembered: int = REMEMBERED, latched: bool = False) -> None:

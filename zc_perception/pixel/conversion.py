@@ -642,7 +642,8 @@ class ToLuma:
         Convert *planes* to a grey picture (height, width).
 
         Without *out*, the result is the frame's first plane itself if that plane has only luma or
-        grey samples, of 8 bits. Otherwise the next call overwrites the result.
+        grey samples, of 8 bits. For other planes, the next call without *out* overwrites the
+        result.
 
         :raises LayoutError: planes or *out* have another size or type.
         """

@@ -579,7 +579,7 @@ class V4l2Camera(V4l2):
 
     @classmethod
     def open(cls, options: CameraOptions) -> V4l2Camera:  # noqa: A003
-        """Open the camera; find a lost camera's new device file by the camera's identity."""
+        """Open the camera; if ``options`` has an identity, find the device file with it first."""
         return cls(options, find_device(options.identity) if options.identity else None)
 
     def _set_framerate(self) -> float:

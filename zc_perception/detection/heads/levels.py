@@ -241,9 +241,9 @@ def is_decoded(
     )
     if fits and not layout and shape[0] == 1 and numbers in shape[1:]:
         raise AcceleratorError(
-            f'head {spec.kind}: {all_described(outputs)}: this can be a raw level or a table '
-            'of boxes; for a level, give its layout in the manifest, '
-            'or export it with a batch axis; for a table, leave out the first axis'
+            f'head {spec.kind}: {all_described(outputs)}: this output can be a raw level or a '
+            'table of boxes; if it is a level, give its layout in the manifest, or export the '
+            'model with a batch axis; if it is a table, export the model without the first axis'
         )
     return not fits
 

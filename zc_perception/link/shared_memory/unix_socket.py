@@ -113,7 +113,11 @@ def check_ids(ids: Collection[int], name: str) -> None:
 
 
 def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
-    """Return whether the peer may be our consumer: our own user, root, or a member of *gids*."""
+    """
+    Return whether the peer may read this process's frames.
+
+    The peer's user must be root or this process's user, or one of its groups must be in *gids*.
+    """
     return (
         peer.uid in (0, os.geteuid())
         or peer.gid in gids
@@ -122,7 +126,11 @@ def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
 
 
 def producer_allowed(peer: Peer, uids: Collection[int] = ()) -> bool:
-    """Return whether the peer may be our producer: our own user, root, or one of *uids*."""
+    """
+    Return whether this process may take frames from the peer.
+
+    The peer's user must be root, this process's user, or one of *uids*.
+    """
     return peer.uid in (0, os.geteuid()) or peer.uid in uids
 
 

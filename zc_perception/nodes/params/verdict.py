@@ -163,10 +163,10 @@ def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
 
 def somebody_has(parameter: str) -> bool:
     """
-    Return whether any node of this package has the parameter, in any namespace.
+    Return whether a node of this package, whatever its namespace, has the parameter.
 
-    The function imports the node classes one by one, and stops at the first that has the
-    parameter: it is called at each start of a node, and imports take time.
+    The function imports the node classes one by one, and stops at the first class that has the
+    parameter, because imports take time and each start of a node calls this function.
     """
     return any(
         _has_own(kind, parameter)
