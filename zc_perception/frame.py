@@ -603,9 +603,9 @@ class Frame:
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(
-            f'frame {self.data.sequence} is no array, it has {len(self.data.layout.planes)} '
-            'plane(s): frame.y, frame.uv or frame.planes() '
-            'are arrays without a copy, frame.bgr() is a colour picture, frame.copy() copies'
+            f'frame {self.data.sequence} is no array but has {len(self.data.layout.planes)} '
+            'plane(s): use frame.y, frame.uv or frame.planes() for arrays without a copy, '
+            'frame.bgr() for a colour picture, or frame.copy() for copies of the planes'
         )
 
     def __dlpack__(self, **asked: Any) -> Any:

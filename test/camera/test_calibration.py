@@ -323,7 +323,7 @@ def test_region_and_binning_are_scaled_with_the_picture() -> None:
     odd = replace(made, roi=replace(region, x_offset=11))
     with pytest.raises(ConfigError, match=r'roi\.x_offset would be 5\.5, which is no whole num'):
         odd.scaled(80, 45)
-    with pytest.raises(ConfigError, match='1x360 and 320x180 do not have the same shape'):
+    with pytest.raises(ConfigError, match='1x360 and 320x180 have different aspect ratios'):
         replace(GOOD, binning_x=1000).scaled(320, 180)
 
 

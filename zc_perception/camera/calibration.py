@@ -184,7 +184,7 @@ class Calibration:
         # means another aspect ratio.
         if abs(was_height * across - height) >= 1 and abs(was_width * down - width) >= 1:
             raise ConfigError(
-                f'{was_width}x{was_height} and {width}x{height} do not have the same shape'
+                f'{was_width}x{was_height} and {width}x{height} have different aspect ratios'
             )
         sides = {
             'image_width': self.width * across,

@@ -195,11 +195,12 @@ def choose(view: TopicView) -> Choice:
         if view.unannounced:
             pending = True
             waiting.append(
-                f'{view.unannounced} adapted publisher(s) have not announced themselves yet'
+                f'{view.unannounced} publisher(s) of this package have not announced '
+                'themselves yet'
             )
         if view.unfound:
             indirect['unfound'] = (
-                f'{view.unfound} adapted publisher(s) are not announced: make sure that '
+                f'{view.unfound} publisher(s) of this package are not announced: make sure that '
                 'this process gets their messages on TOPIC/_zc, and can read their folder of '
                 'sockets'
             )

@@ -593,7 +593,7 @@ class BufferPool:
 
         return remove
 
-    # Calls of the producer.
+    # Methods that the producer calls.
 
     def acquire(self, index: int | None = None, *, wait_s: float = 0.0) -> Slot | None:
         """
@@ -698,7 +698,7 @@ class BufferPool:
             self._settle(slot)
         self._tell()
 
-    # Calls of the consumers.
+    # Methods that consumers call.
 
     def lease(self, slot: Slot, generation: int, holder: str) -> Lease | None:
         """
@@ -783,8 +783,8 @@ class BufferPool:
         """
         Release a lease.
 
-        With *fence*, the slot becomes free only after the fence has signalled. After
-        :meth:`again`, only the last call of this method ends the lease.
+        With *fence*, the slot becomes free only after the fence has signalled. Each call of
+        :meth:`again` makes one more call of this method necessary before the lease ends.
 
         :param fence: the pool owns it from this call on, even if the call raises.
         :raises StaleFrameError: the lease was released or revoked before, or is another pool's.

@@ -73,8 +73,8 @@ class PublisherCount:
     Adapted publishers are those of this package; all others are plain.
 
     :param adapted: number of adapted publishers, with any QoS.
-    :param matching: number of adapted publishers whose QoS matches. The graph doesn't show
-        which of them sent which announcement.
+    :param matching: number of adapted publishers whose QoS matches the subscription's QoS. The
+        graph doesn't show which publisher sent which announcement on ``TOPIC/_zc``.
     :param plain: names of the nodes whose publishers are not adapted and whose QoS matches.
     :param mismatch: why no publisher's QoS matches; empty if the QoS of one matches, or if there
         is no publisher.

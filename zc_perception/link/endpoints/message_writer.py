@@ -85,8 +85,8 @@ class MessageWriter(Generic[T]):
 
     The writer owns the rclpy publishers, a queue of waiting objects, and the thread that converts
     them. The thread starts with the first object for which there is a reader. :meth:`write` runs
-    on the caller's thread and only puts a lease into the queue. ``_lock`` is held to replace the
-    list of message types, and to start or stop the thread.
+    on the caller's thread; it only takes a lease on the object, and puts the object into the
+    queue. ``_lock`` is held to replace the list of message types, and to start or stop the thread.
 
     With transient_local QoS, every object is converted, as in rclcpp, because a later reader gets
     the messages from the middleware's history.

@@ -127,7 +127,7 @@ class RuntimeCalls:
         return call
 
     def clear(self) -> list[Call]:
-        """Forget and return the calls that still wait for a result; nothing reads their results."""
+        """Forget and return the calls that still wait for a result; their results are ignored."""
         self.last_input = None
         return [self._leave() for _ in range(len(self._waiting))]
 
