@@ -231,7 +231,7 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
     for inference in _inferences(needs):
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
-            yield skip('the model cannot be read; see model.manifest', inference.node)
+            yield skip('the model cannot be read; see check model.manifest', inference.node)
             continue
         if 'error' in answer:
             yield told(Status.FAIL, answer['error'], inference.node, accelerator=inference.kind)

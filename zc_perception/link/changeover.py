@@ -110,7 +110,7 @@ class Changeover:
         return True
 
     def came_directly(self, key: Key) -> bool:
-        """Say whether a message's object came directly; if so, count the message as duplicate."""
+        """Say whether object *key* came directly; if so, count its message as a duplicate."""
         with self._lock:
             self._collect()
             found = self._came_directly(key)

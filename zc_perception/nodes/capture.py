@@ -501,7 +501,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def _open(self) -> None:
-        """Open publisher, sockets and camera; a slow camera is opened by its own thread later."""
+        """Open publisher, sockets and camera; the supervisor opens a slow camera later."""
         self._stand_ins = parse_stand_ins(self.parameters['participants'])
         self._factory = self._new_factory()
         if self._stereo is not None:

@@ -245,7 +245,7 @@ class CaptureInterval:
 
 
 class CaptureCounters:
-    """Adds up a camera's counters over its openings, and returns their recent changes."""
+    """Sums up a camera's counters each time that it is opened again; returns recent changes."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.openings = 0
@@ -264,13 +264,13 @@ class CaptureCounters:
         self._before = CameraStatistics(0, 0, 0)
 
     def begin(self, camera: Camera) -> None:
-        """Keep the sums of earlier openings; from now on, add the counters of *camera* to them."""
+        """Keep the sums so far; from now on, add the counters of the newly opened *camera*."""
         self._before = self.total()
         self._camera = camera
         self.openings += 1
 
     def total(self) -> CameraStatistics:
-        """Return the counters' sums over all openings since the node's start."""
+        """Return the counters' sums since the node's start, also if the camera was reopened."""
         if self._camera is None:
             return self._before
         now = self._camera.statistics()

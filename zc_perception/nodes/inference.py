@@ -602,8 +602,8 @@ class InferenceNode(PerceptionNode):
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
         selected, logger = self._configured().selected, self.get_logger()
-        # Say at level info why a better accelerator isn't used, but only at level debug if this
-        # machine has no accelerator card: diagnostics and zc_doctor already report that.
+        # Log at level info why a better accelerator isn't used; but at level debug if this machine
+        # has no accelerator card: diagnostics and zc_doctor report a missing card.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:

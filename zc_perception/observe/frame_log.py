@@ -108,9 +108,9 @@ RING_OFFSET = 32 * 1024
 FACTS_ROOM = RING_OFFSET - FACTS_TEXT
 SIZE = RING_OFFSET + CAPACITY * RECORD_SIZE
 
-#: The fields of a record: number, kind, num_buffers | sequence, generation, buffer_uid | stamp,
-#: captured, published, received, submitted, signalled, done, decoded, sent, capture cost | inodes,
-#: st_dev | device handle, detections, device seqno, thread, 4 unused bytes | number again
+#: The fields of a record, in order: number, kind, num_buffers, sequence, generation, buffer_uid;
+#: stamp, captured, published, received, submitted, signalled, done, decoded, sent, capture cost;
+#: 4 inodes, st_dev, device handle, detections, device seqno, thread, 4 unused bytes, number again.
 RECORD = struct.Struct('<QIIQQQqqqqqqqqqqQQQQQIIQI4xQ')
 
 

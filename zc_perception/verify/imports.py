@@ -265,8 +265,8 @@ def find_fences(
     Compare the last job of each buffer with the fences in the buffers, at each snapshot.
 
     A fence names its job only by the job's number, and each open file of the card counts its own
-    jobs. So jobs of several frames may have one number. A job has read a wrong buffer only if its
-    number is on a fence in a buffer of none of these frames.
+    jobs. So jobs of several frames may have the same number. A job has read a wrong buffer only if
+    its number is on a fence in a buffer that belongs to no frame with this number.
 
     :param users: by job number, the buffers of all frames with this number.
     :param strangers: the numbers of jobs that belong to no node's frame; a fence with such a
@@ -683,8 +683,8 @@ class ImportFollowing:
             ]
         else:
             # Another program may have imported the same buffer with the same handle number. So
-            # consider imports from before the recording only of one node: the one whose job this
-            # thread of the driver completed last.
+            # imports from before the recording count for one node only: for the node whose job
+            # this thread of the driver completed last.
             holding = [
                 owner
                 for owner, table in enumerate(self._tables)

@@ -593,14 +593,14 @@ class ResultBuffers:
                 ended()
 
     def give_back(self, result: ResultBuffer, handle: int) -> None:
-        """Take back the result buffer and the import of a job that has ended."""
+        """Note that a job has ended: its result buffer is free, its import is no longer read."""
         if not self._closed:
             self._spare.append(result)
             self._jobs.let_go(handle)
 
     def give_back_late(self, result: ResultBuffer, handle: int, fence: SyncFile) -> None:
         """
-        Take back the result buffer and the import of a job later, once *fence* has signalled.
+        Do the same as :meth:`give_back`, but later, once *fence* has signalled.
 
         This call doesn't wait. This object owns the fence from now on.
         """
