@@ -456,11 +456,11 @@ class Frame:
 
     def keep(self) -> Frame:
         """
-        Keep the frame after the callback returns, or after the step of a loop.
+        Keep the frame after the callback returns, or after this pass of the ``for`` loop.
 
         You own the returned Frame: release it. Each call needs its own release. The first call in
-        a callback returns this object itself. Each further call returns another Frame over the
-        same buffer, and both count as one frame for quotas.
+        a callback or loop returns this object itself. Each further call returns another Frame over
+        the same buffer; all these Frames count as one frame for quotas.
 
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.

@@ -58,7 +58,7 @@ _CUT = 0.02
 # The row numbers of detections must differ between tiles, so add this number times the tile's
 # index.
 _ROWS = 1 << 22
-# The highest number of detections that any parameter allows.
+# The highest value that parameter max_detections allows.
 _EVERY = 10000
 # A grid of 16x16 points in a box, as offsets from the box's centre, in fractions of the box's
 # width and height.

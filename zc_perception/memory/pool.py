@@ -111,12 +111,13 @@ class Slot:
     :param generation: counts the uses of this index; it continues when the buffers are replaced.
     :param leases: the leases that keep the slot from being reused, with their numbers as keys.
     :param fences: release fences of leases that have ended.
-    :param pins: number of :meth:`BufferPool.revoke` calls that are making a quarantine fence now.
+    :param pins: number of :meth:`BufferPool.revoke` calls that are making a quarantine fence now:
+        a fence that signals when no device of a dead consumer uses the buffers any more.
     :param condemned: whether a quarantine fence could not be made, so that it is unknown when a
-        dead consumer's device is done.
+        dead consumer's device stops using the buffers.
     :param since: CLOCK_MONOTONIC second of the last :meth:`BufferPool.acquire`.
-    :param sequence: the sequence number of the last frame that was published in the slot; the
-        camera counts its frames.
+    :param sequence: the sequence number that the camera gave to the last frame that was published
+        in the slot.
     """
 
     index: int

@@ -323,7 +323,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         _say(f'  {stage:<11} p50 {values["p50"]:8.3f} ms   p99 {values["p99"]:8.3f} ms')
     if summary['boxes_iou_min'] is not None:
         _say(
-            'smallest IoU of a box in the picture with its true object: '
+            'smallest IoU of a detected box in the picture with the true box of its object: '
             f'{summary["boxes_iou_min"]}'
         )
 

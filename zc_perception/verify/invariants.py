@@ -537,7 +537,7 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
         'conversions and rung in /diagnostics'
     )
     for copy in seen.copies[:_SHOWN]:
-        place = 'out of a frame' if copy.from_frame else f'of {LARGE} bytes or more'
+        place = 'from a frame' if copy.from_frame else f'of {LARGE} bytes or more'
         findings.breaks(
             f'process {copy.pid} made {copy.count} copies {place}, each of {copy.size} bytes', step
         )

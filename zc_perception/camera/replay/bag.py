@@ -84,7 +84,7 @@ from zc_perception.pixel.raw_picture import DEPTHS, ENCODINGS, layout_of, RawPic
 
 
 class _Finished(io.RawIOBase):
-    """A file object with an unfinished MCAP file's complete records, and with an end."""
+    """A file object: an unfinished MCAP file's complete records, then the records that end it."""
 
     def __init__(self, path: Path, contents: Contents) -> None:
         self._file = open(path, 'rb', buffering=0)  # noqa: SIM115 - closed by close()

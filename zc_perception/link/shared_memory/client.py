@@ -122,7 +122,8 @@ class Greeting:
             self.close()
             raise self._silent() from None
         except OSError as error:
-            # After EPIPE and ECONNRESET, answer() reads what the producer sent before it closed.
+            # After EPIPE and ECONNRESET, answer() reads what the producer sent before it
+            # closed the connection.
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 self.close()
                 raise PeerGoneError(
