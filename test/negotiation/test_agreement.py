@@ -536,7 +536,7 @@ def metis(contiguous: bool = False, note: str = '') -> BufferConstraints:
         ([camera('v4l2/uvcvideo', note="the driver's own buffers are used"),
              metis(True, NO_GROUP)], 'v4l2/uvcvideo',
              ("no other heap is offered (camera: the driver's own buffers are used); only the "
-             'import by metis shows whether it is contiguous')),
+             'import by metis shows whether this memory is contiguous')),
         ([who('camera', 'NV12 linear'), who('npu', heaps=('dma_heap/', 'udmabuf'))], UDMABUF,
          'no other heap is offered'),
     ],

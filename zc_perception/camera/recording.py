@@ -640,10 +640,11 @@ class BlackBox:
     """
     Keeps the messages of the last seconds in memory; any thread may use it.
 
-    While no video arrives, only latched messages are kept. Pass times of a clock that nobody sets,
-    such as CLOCK_MONOTONIC: a step of the clock would change which messages are too old.
+    While no video arrives, only latched messages are kept. Pass *log_ns* and *now_ns* of a clock
+    that nobody sets, such as CLOCK_MONOTONIC: if the clock stepped, messages would become too old
+    at a wrong time.
 
-    :param seconds: how many of the last seconds are kept and written.
+    :param seconds: the messages of how many last seconds are kept.
     :param most_bytes: limit of the memory for messages that aren't latched; the oldest are
         dropped.
     """

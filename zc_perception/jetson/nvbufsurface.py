@@ -452,8 +452,8 @@ def check_structs(library: str | None = None) -> None:
         loaded.NvBufSurfaceDestroy(pointer)
     if problem:
         raise AllocationError(
-            f'{name} has other structs than Jetson Linux R35 to R39 ({problem}): frames of this '
-            'release would be misread; report the release, and use camera: v4l2 meanwhile'
+            f'{name} has other structs than Jetson Linux R35 to R39 ({problem}), so frames would '
+            "be misread; report this machine's release, and use camera: v4l2 meanwhile"
         )
 
 

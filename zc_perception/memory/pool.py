@@ -246,8 +246,8 @@ class PoolStatistics:
     :param refused: all leases that were refused because of a quota.
     :param fence_errors: release fences that signalled an error.
     :param revoked: leases taken back from dead holders.
-    :param failures: failed replacements of retired slots, plus exceptions that ``on_free``, retire
-        listeners and quarantines have raised.
+    :param failures: failed replacements of retired slots, plus exceptions of ``on_free``, retire
+        listeners and functions that make quarantine fences.
     :param last_failure: the text of the latest failure; empty: there was none.
     """
 
@@ -446,10 +446,10 @@ class BufferPool:
 
     **Locks.** One lock guards the whole pool. While it is held, fences are only polled, and no
     callback is called. Callbacks (``on_free``, retire listeners, ``on_room``) are queued, and the
-    next thread that has released the lock calls them (:meth:`_tell`). The allocator and
-    quarantines are called without the lock, too. Only the reaper's lock may be taken while the
-    pool's lock is held. Finalizers take no lock: :meth:`abandon` puts the lease onto a
-    ``SimpleQueue`` that the next :meth:`collect` empties.
+    next thread that has released the lock calls them (:meth:`_tell`). The allocator, and
+    the functions that make quarantine fences, are called without the lock, too. Only the reaper's
+    lock may be taken while the pool's lock is held. Finalizers take no lock: :meth:`abandon` puts
+    the lease onto a ``SimpleQueue`` that the next :meth:`collect` empties.
 
     **Fork.** A forked child's copy of the pool owns no slot and no lease: releasing does nothing,
     and acquiring or leasing raises StaleFrameError.

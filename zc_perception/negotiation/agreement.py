@@ -135,7 +135,9 @@ def _reason(
         found = [f'no other heap is offered{_producer_note(participants, fmt)}']
     for p in participants:
         if p.contiguous and best.contiguous is None:
-            found.append(f'only the import by {p.participant} shows whether it is contiguous')
+            found.append(
+                f'only the import by {p.participant} shows whether this memory is contiguous'
+            )
         elif p.devices and p.memory_note and not p.contiguous:
             found.append(f'{p.participant}: {p.memory_note}')
     return f'heap {best.name} because {"; ".join(found)}'

@@ -202,8 +202,8 @@ class AxRuntimeAccelerator(AxRuntime):
             raise AcceleratorError('the axruntime accelerator was closed; open it anew')
         if manifest.engine != AXRUNTIME.name or manifest.file is None:
             raise ConfigError(
-                f"model '{manifest.name}' can't run on axruntime; use a manifest with engine: "
-                'axruntime and key file'
+                f"model '{manifest.name}' can't run on axruntime; use a manifest with "
+                "'engine: axruntime' and with key 'file'"
             )
         self._unload(_UNLOAD_TIMEOUT_S)
         if self._holders > 1 or self._axm is not None:
