@@ -466,7 +466,7 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
                 f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, '
                 f'at most {_LONGEST_S:g}'
             )
-        # Say before the checks, which take time, if the file can't be written.
+        # Make sure that the file can be written before the checks begin, because they take time.
         output = None if options.json is None or json_only else _output(options.json)
         results: list[Result] = []
         if not json_only:

@@ -537,4 +537,4 @@ class MeetingPoint:
 
 
 MEETING = MeetingPoint()
-"""The meeting point of this process."""
+"""The cameras and the consumers of this process."""

@@ -431,7 +431,8 @@ OUTPUTS = TableList(
             'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes of a grid.'),
             'dtype': Key(choice(*DTYPES), 'Type of the values.'),
             'shape': Key(
-                array('a list of positive sizes', integer(1, 1 << 30), 1), 'Sizes without padding.'
+                array('a list of positive sizes', integer(1, 1 << 30), 1),
+                'Size of each axis, without padding.',
             ),
             'offset': Key(integer(0, 1 << 30), 'Bytes from the start of the result buffer.', 0),
             'scale': Key(
@@ -935,7 +936,7 @@ def names_of(text: str) -> tuple[str, ...]:
 def _numbered(pairs: Sequence[tuple[int, str]]) -> tuple[str, ...]:
     numbers = [number for number, _ in pairs]
     if numbers != list(range(len(pairs))):
-        raise ValueError(f"its classes' numbers are {numbers[:8]} …, they must be 0, 1, 2 …")
+        raise ValueError(f'the classes have the numbers {numbers[:8]} …, but need 0, 1, 2 …')
     return tuple(name for _, name in pairs)
 
 

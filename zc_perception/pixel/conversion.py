@@ -613,9 +613,10 @@ def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 class ToLuma:
     """
-    Convert frames to grey pictures: luma is copied, R, G, B become BT.601's luma.
+    Convert frames to grey pictures.
 
-    The picture has the same range as the frame.
+    Luma and grey samples are copied. If the frame has R, G and B instead, BT.601's luma is
+    computed from them. The picture has the same range as the frame.
 
     :raises FormatError: see :func:`check_readable`.
     :raises LayoutError: the format can't have the size.

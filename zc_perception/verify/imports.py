@@ -299,15 +299,15 @@ def find_fences(
 @dataclass(eq=False)
 class Import:
     """
-    One import of one image, which may be in several buffers.
+    One import of one image's buffers by the accelerator's driver.
 
     :ivar begin_ns: the time of the import's event.
     :ivar image: the inodes of the image's buffers. For an import from before the recording they
         are unknown: *image* then has the inodes of the first frame that was submitted with the
         import's handle.
     :ivar earlier: whether the import was made before the recording began.
-    :ivar left: the inodes of the buffers that were not released yet.
-    :ivar released_ns: when the last buffer was released; 0: not yet.
+    :ivar left: the inodes of the buffers that the driver has not released yet.
+    :ivar released_ns: when the driver released the last of the buffers; 0: not yet.
     :ivar submits: the number of jobs that read the image.
     :ivar done_ns: when the node finished the last frame submitted with this import; 0: not yet, or
         that frame failed.

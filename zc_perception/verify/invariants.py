@@ -170,9 +170,7 @@ def _frames(seen: Observation, findings: Findings) -> None:
         findings.unsure(f'no frame was submitted to a device in the measured time{by}', _NO_FRAMES)
     silent = [str(node) for node in nodes if not node.accelerator]
     if silent:
-        findings.unsure(
-            f'{", ".join(silent)} names no accelerator, because it has none open', _NO_FRAMES
-        )
+        findings.unsure(f'no accelerator is open in {", ".join(silent)}', _NO_FRAMES)
     ended = [str(node) for node in seen.nodes if node.ended_ns]
     if ended:
         findings.unsure(
@@ -560,7 +558,7 @@ def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, i
             'end plain sensor_msgs/Image subscribers of the topic (RViz, rosbag2), and use '
             'a camera and an accelerator that do not copy frames'
         )
-        findings.breaks(f"the nodes' copy ledgers have copies: {told}", step)
+        findings.breaks(f"the nodes' copy ledgers list these copies: {told}", step)
     silent = [node.node for node in nodes if 'copies' not in node.after]
     if silent or not any(node.role == CAPTURE for node in nodes):
         who = ', '.join(silent) or 'the capture node'

@@ -203,7 +203,7 @@ def numpy_filter(
 
 
 class Threshold:
-    """Converts a minimum score to the tensor's raw values, and caches the last result."""
+    """Converts a minimum score to a bound of the tensor's raw values, and caches this bound."""
 
     def __init__(self, tensor: RawTensor, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor.without_values(), sigmoid
@@ -301,11 +301,11 @@ class ChannelMajorFilter:
     """
     A filter for values in which all cells of a class are adjacent in memory.
 
-    It computes each cell's maximum over the classes. If many cells of the previous frame, but less
-    than half of its cells, reached the threshold, it compares every value with the threshold
-    instead. That is then quicker, and the result is equal.
+    Usually the filter computes each cell's maximum over the classes. If *many* or more cells of
+    the previous frame reached the threshold, but fewer than half of all cells, the filter compares
+    every value with the threshold. This is then quicker, and gives the same result.
 
-    :param many: the least number of candidates of the previous frame for this comparison.
+    :param many: the least number of cells for which the filter compares every value.
     """
 
     def __init__(self, tensor: RawTensor, sigmoid: bool, many: int = _MANY) -> None:

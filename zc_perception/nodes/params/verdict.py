@@ -26,8 +26,8 @@ Three questions are answered, by the rules that nodes apply at their start:
    In a section for nodes of any name (``/**``, ``/front/*``) the key may be meant for another
    package's node, so it causes only a warning, and only if no node of this package has it.
 3. Does the node accept the values (:func:`value_problems`)? Each value is checked by its
-   declaration (``SPECS``) and the node's ``CHECKS``, then the QoS of its ``ENDPOINTS``. If nothing
-   is refused, all values are checked together, by
+   declaration (``SPECS``) and the node's ``CHECKS``. Then the QoS parameters of the node's
+   ``ENDPOINTS`` are checked. If nothing is refused, all values are checked together, by
    :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. Checks that need a
    device, a driver or a pipeline are made only when the node starts.
 """
