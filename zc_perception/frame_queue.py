@@ -226,7 +226,7 @@ class KeepLastQueue(Generic[T]):
 
     @property
     def shut(self) -> bool:
-        """Whether the gate has refused the first entry, so that :meth:`get` returns no entry."""
+        """Whether the gate has refused the oldest entry, so that :meth:`get` returns no entry."""
         return self._shut
 
     def reopen(self) -> None:

@@ -284,7 +284,7 @@ def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
             b"item {\n  id: 1\n  name: 'car'\n}\n",
             "line 1 is 'item {'; each line must name one class",
         ),
-        (b'1 car\n2 person\n', 'the classes have the numbers [1, 2] …, but need 0, 1, 2 …'),
+        (b'1 car\n2 person\n', 'the classes have the numbers [1, 2] … instead of 0, 1, 2 …'),
         (b'nc: 3\nnames: [car, person]\n', "'nc' is 3, but it has 2 names"),
         (None, "names 'labels.txt', which can't be read"),
         ('a pipe', 'it is no file'),

@@ -353,7 +353,7 @@ Observer = Callable[[InFlight, Detections], None]
 
 
 class Stage(Protocol):
-    """Publishes a topic, besides ``detections``, that is made from a frame's detections."""
+    """Publishes messages made from a frame's detections, on a topic other than ``detections``."""
 
     def see(self, entry: InFlight, found: Detections) -> None:
         """

@@ -224,7 +224,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     def _deactivate(self) -> None:
         """
-        Stop the flow of frames and give buffers back. Idempotent.
+        Stop the flow of frames, free the node's buffers and release its leases; idempotent.
 
         :attr:`flowing` is false already, so that frames being processed are dropped silently.
         """

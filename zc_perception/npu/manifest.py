@@ -936,7 +936,7 @@ def names_of(text: str) -> tuple[str, ...]:
 def _numbered(pairs: Sequence[tuple[int, str]]) -> tuple[str, ...]:
     numbers = [number for number, _ in pairs]
     if numbers != list(range(len(pairs))):
-        raise ValueError(f'the classes have the numbers {numbers[:8]} …, but need 0, 1, 2 …')
+        raise ValueError(f'the classes have the numbers {numbers[:8]} … instead of 0, 1, 2 …')
     return tuple(name for _, name in pairs)
 
 

@@ -104,9 +104,9 @@ class FrameOffer:
     agreement, if a setting for all consumers exists. The publisher's owner then calls
     :meth:`renew`, :meth:`agree` and :meth:`begin` again at time :attr:`due`. A new agreement is
     made at most once in :data:`RENEW_S`, and only for consumers that run as the publisher's user.
-    After an agreement has failed for some constraints, no other agreement is made for them. A
-    consumer that can't use the buffers and can't wait for new ones is refused, and the log names
-    it.
+    If an agreement fails for a consumer, no other agreement is made for consumers with the same
+    constraints. A consumer that can't use the buffers and can't wait for new ones is refused, and
+    the log names this consumer.
 
     **Threads.** The owner's thread calls :meth:`agree` and :meth:`begin`. Consumers of this
     process call :meth:`join` on their own threads. The server's thread calls :meth:`judge`,

@@ -87,8 +87,8 @@ class RemoteSlot:
     """
     A slot of the producer's pool. Its buffers are mapped once, not for each frame.
 
-    :param generation: the generation of the slot's newest FRAME. This process holds it while
-        ``leases`` isn't 0.
+    :param generation: the generation of the slot's newest frame. This process holds the frame
+        while ``leases`` isn't 0.
     :param sequence: the sequence number of the newest frame in the slot.
     :param since_ns: when that frame was received, in nanoseconds of CLOCK_MONOTONIC.
     """

@@ -683,8 +683,8 @@ class SharedMemoryServer:
         """Answer a consumer's HELLO by WELCOME, NOTED or REFUSED."""
         hello = newcomer.hello
         assert hello is not None
-        # This name differs from all names that BufferPool.free_name() gives to subscriptions of
-        # this process, because at the connection's end all leases of this name are taken back.
+        # This name must differ from all names that BufferPool.free_name() gives to subscriptions
+        # of this process: all leases with this name are taken back when the connection ends.
         holder = f'{hello.name or "consumer"}@{next(_numbers)}'
         try:
             if self.door is not None and newcomer.consumer is not None:
