@@ -107,9 +107,10 @@ class Interruption:
     """
     Handles the signals that end the program; only the main thread uses it, except :meth:`set`.
 
-    The signal handler :meth:`handle` raises an exception inside :meth:`allowed`. A signal that
-    comes elsewhere is stored, and the next :meth:`allowed` raises its exception. After the
-    exception, further signals have no effect, so that the program can end in order.
+    While the main thread runs a ``with`` block of :meth:`allowed`, the signal handler
+    :meth:`handle` raises an exception. A signal that comes outside of such a block is stored, and
+    the next :meth:`allowed` raises its exception. After the exception, further signals have no
+    effect, so that the program can end in order.
 
     The interpreter's C handler also writes into a pipe (``signal.set_wakeup_fd``), which
     :meth:`wait` polls. The Python handler alone couldn't end that wait: Python runs it only

@@ -297,7 +297,7 @@ RECORDING = Part(
         lambda s: s.left_out,
         WARN,
         'frames or messages were left out lately: {reason}',
-        'the figures say how many',
+        'dropped_disk_too_slow and refused say how many',
         see='raise `buffer`, or record smaller or fewer frames',
     ),
     Row(

@@ -157,7 +157,7 @@ class Part:
         """
         Return the part's status.
 
-        :param values: the figures that the status shows.
+        :param values: the numbers and texts that the status shows, by name.
         :param seen: the values that conditions and sentences use, by name.
         """
         look = SimpleNamespace(**seen)

@@ -238,7 +238,7 @@ _GSTREAMER_BY_NAME = {f.gstreamer: (f.code, LINEAR) for f in FORMATS.values() if
 
 
 def gstreamer_name(fourcc: int) -> str:
-    """Return GStreamer's ``format`` for a LINEAR image; raise FormatError if it has no name."""
+    """Return GStreamer's ``format`` for LINEAR images; FormatError: GStreamer has no such name."""
     name = pixel_format(fourcc).gstreamer
     if name is None:
         raise FormatError(
@@ -298,7 +298,7 @@ def ros_encoding(fourcc: int) -> str:
 
     ``nv12`` is this package's own name, because sensor_msgs names NV21 but not NV12.
 
-    :raises FormatError: ROS has no name for the format; convert the image, such as to ``rgb8``.
+    :raises FormatError: ROS has no name for the format; convert the image to ``rgb8``.
     """
     name = pixel_format(fourcc).ros
     if name is None:

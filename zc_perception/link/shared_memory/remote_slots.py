@@ -679,7 +679,8 @@ class RemoteSlots:
         files = [fence for fence in pending if isinstance(fence, SyncFile)]
         if slot.fences or len(files) > 1:
             # A RELEASE can carry only one sync_file, and merging several needs a new descriptor,
-            # which may not be available. So several sync_files must signal before RELEASE is sent.
+            # which may not be available. So if there are several sync_files, wait until all have
+            # signalled before sending RELEASE.
             slot.fences += files
             for fence in slot.fences:
                 self._watch(fence)
