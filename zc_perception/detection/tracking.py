@@ -226,7 +226,7 @@ class Tracking:
 
 
 def _overlaps(a: Boxes, b: Boxes) -> Boxes:
-    """Return (n, m): the intersection over union of boxes (n, 4) and (m, 4), centre and size."""
+    """Return the IoU (n, m) of boxes (n, 4) with boxes (m, 4), all given as centre and size."""
     inside: Any = 1.0
     for axis in (0, 1):
         one, other = a[:, axis + 2, None], b[:, axis + 2]

@@ -628,7 +628,8 @@ class ToLuma:
         self._shape = (height, width)
         self._yuv = yuv_of(fmt) if fmt.is_yuv else None
         colour = self._yuv is None and len(fmt.components[0]) > 1
-        # Tell ToPicture that every frame has full range, so that it doesn't expand limited range.
+        # The grey picture keeps the frame's range. ToPicture would expand a limited range, so tell
+        # it that the frame has full range.
         self._colours = (
             ToPicture(fourcc, width, height, Colorimetry(Matrix.RGB, Range.FULL), bgr=True)
             if colour

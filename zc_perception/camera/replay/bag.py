@@ -782,7 +782,7 @@ def _raw(picture: Picture) -> RawPicture:
     if decoded.encoding == 'mono16':
         raise FormatError(
             f'{named} has grey levels of 16 bits, so it may be a depth image; '
-            "such a picture is played only if its format begins with 'mono16'"
+            "such a picture is played only if the message's field format begins with 'mono16'"
         )
     return decoded
 

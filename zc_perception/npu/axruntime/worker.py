@@ -266,8 +266,8 @@ def load_best(plan: LoadPlan) -> LoadedModel:
     notices = []
     if plan.heap is None:
         notices.append(
-            'tensors are in host memory, which the runtime copies, because no dma-heap can be '
-            f'used: {plan.no_heap}'
+            'no dma-heap can be used, so tensors are in host memory, and the runtime copies them: '
+            f'{plan.no_heap}'
         )
     attempts = plan.attempts()
     refused = {
