@@ -78,7 +78,7 @@ TABLE: list[tuple[dict[str, Any], str, bool, str]] = [
     ({}, UNMATCHED, False, 'no publisher'),
     ({'local': [HERE]}, IN_PROCESS, False, IS_HERE),
     ({'local': [OTHER_QOS]}, UNMATCHED, False, '/camera: best effort; give both'),
-    ({'local': [OTHER_TYPE]}, ROS_MESSAGE, True, 'another type'),
+    ({'local': [OTHER_TYPE]}, ROS_MESSAGE, True, 'objects of a type that this'),
     ({'remote': [SCARCE]}, UNMATCHED, False, f'connecting to publisher eeeeeeee: {SCARCE.reason}'),
     ({'remote': [FAR]}, ROS_MESSAGE, True, 'publisher cccccccc: on another host'),
     (

@@ -648,10 +648,10 @@ BASE = BufferSettings(
         ({'max_size': (640, 479)}, 'takes images of at most 640x479, not 640x480'),
         (
             {'placement': Placement.BUFFER_PER_PLANE},
-            'planes lie in 1 buffer(s), but it needs one buffer for each plane',
+            'planes lie in 1 buffer(s), but this participant needs one buffer for each plane',
         ),
         ({'contiguous': True}, "needs contiguous memory, which heap 'dma_heap/system' is not"),
-        ({'slots': 5}, 'there are 4 slots, but it needs 5'),
+        ({'slots': 5}, 'there are 4 slots, but this participant needs 5'),
         ({'max_slots': 3}, 'there are 4 slots, but it allows at most 3 (max_slots)'),
     ],
 )

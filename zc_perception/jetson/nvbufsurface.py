@@ -565,8 +565,8 @@ class SurfaceCache:
         if entry is None:
             if len(image.buffers) != 1:
                 raise AcceleratorError(
-                    f'the VIC takes an image in one buffer, this one has {len(image.buffers)}; '
-                    'negotiate one buffer for all planes'
+                    'the VIC takes only images in one buffer, but this image has '
+                    f'{len(image.buffers)} buffers; negotiate one buffer for all planes'
                 )
             entry = self._entries[key] = self._open(image)
             buffer.tell_end(self._ended.put)

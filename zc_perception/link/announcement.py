@@ -276,7 +276,7 @@ def _listens(path: Path) -> bool:
     try:
         return is_dead(path) is False
     except OSError:
-        return False  # no free descriptor is left; the caller will read the files again
+        return False  # no descriptor is left; the caller will read the announcements again
 
 
 def _read(path: Path, topic: str, domain: int) -> Announcement | None:

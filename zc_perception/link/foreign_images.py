@@ -159,7 +159,7 @@ class ForeignImages:
         return found
 
     def _open(self, fds: Sequence[int]) -> Buffers:
-        """Open each distinct buffer of an image once, by a duplicate of its first descriptor."""
+        """Open each distinct buffer of an image once: duplicate the buffer's first descriptor."""
         made: list[DmaBuf] = []
         try:
             for index in range(max(self._pattern) + 1):

@@ -305,7 +305,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
         and settings.placement is not constraints.placement
     ):
         found.append(
-            f'planes lie in {layout.num_buffers} buffer(s), but it needs '
+            f'planes lie in {layout.num_buffers} buffer(s), but this participant needs '
             f'{constraints.placement.value}'
         )
     if settings.heap is not None:
@@ -315,7 +315,9 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
             'it wants a certain kind of memory, but the heap of these buffers is not known'
         )
     if settings.slots < constraints.slots:
-        found.append(f'there are {settings.slots} slots, but it needs {constraints.slots}')
+        found.append(
+            f'there are {settings.slots} slots, but this participant needs {constraints.slots}'
+        )
     if constraints.max_slots is not None and settings.slots > constraints.max_slots:
         found.append(
             f'there are {settings.slots} slots, but it allows at most {constraints.max_slots} '

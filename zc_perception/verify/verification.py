@@ -18,11 +18,11 @@ The command ``zc_verify``: check whether nodes keep the four invariants.
 
 :func:`run` runs the whole command, for running nodes or for nodes that a :class:`Command` starts.
 
-The zero-copy document, which this package implements, defines four keys of ``result.json``.
-:func:`document_keys` computes them as defined there, although two definitions are too narrow:
-``I1_attach_count_ge2`` is true only if two devices are attached to a buffer, such as the camera
-and the NPU, and ``I3_axl_imports`` is true only if no node caches imports. The module
-:mod:`~zc_perception.verify.invariants` checks the package's own invariants.
+The zero-copy document is the specification that this package implements; it defines four keys of
+``result.json``. :func:`document_keys` computes the keys as the document defines them, although two
+definitions are too narrow: ``I1_attach_count_ge2`` is true only if two devices are attached to a
+buffer, such as the camera and the NPU, and ``I3_axl_imports`` is true only if no node caches
+imports. The module :mod:`~zc_perception.verify.invariants` checks the package's own invariants.
 ``result.schema.json`` defines the form of ``result.json``.
 """
 
@@ -83,7 +83,11 @@ KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_mem
 
 @dataclass(frozen=True)
 class DocumentKeys:
-    """The zero-copy document's keys (``None``: not known), and ``detail`` of ``result.json``."""
+    """
+    The four keys of ``result.json`` that the zero-copy document defines, and ``detail``.
+
+    ``None``: whether the key holds isn't known.
+    """
 
     keys: dict[str, bool | None]
     detail: dict[str, Any]
