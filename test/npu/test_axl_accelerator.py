@@ -136,7 +136,7 @@ def test_level_1_imports_tight_images_and_says_why_not_others(
     tight = {'stride_align': 1, 'offset_align': 1}
     pool = make_pool(layout=tight)
     assert accelerator.import_frame(make_frame(pool)).number in card.held
-    words = r'tight LINEAR images.*, not NV12.*stride alignment'
+    words = r'LINEAR images without padding.*, not NV12.*stride alignment'
     for layout in ({'stride_align': 256}, {**tight, 'buffer_per_plane': True}):
         with pytest.raises(AcceleratorError, match=words):
             accelerator.import_frame(make_frame(make_pool(layout=layout)))

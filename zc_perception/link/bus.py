@@ -268,14 +268,14 @@ class BusPublisher(Generic[T]):
         self.settle()
 
     def _take_back(self, but: tuple[BusSubscription[T], ...]) -> None:
-        """Cancel the promises to all subscriptions except *but*; called with _settling held."""
+        """Take the promised slots back from all subscriptions not in *but*; _settling is held."""
         for gone in [each for each in self._granted if each not in but]:
             granted = self._granted.pop(gone)
             if granted.number:
                 self._pool.set_quota(granted.holder, None)
 
     def _let_go(self) -> None:
-        """Cancel all promises and the history's quota; called with _settling held."""
+        """Take back all promised slots and the history's quota; _settling is held."""
         self._take_back(())
         if self.qos.transient_local and isinstance(self._pool, BufferPool):
             self._pool.set_quota(self._historian, None)

@@ -221,7 +221,7 @@ class Needs:
 @dataclass(frozen=True)
 class Check:
     """
-    One check, which yields one finding, or one for each subject if it has several.
+    One check, which yields one finding; if it examines several devices, one for each device.
 
     :param id: ``GROUP.NAME``. It must not change, because programs may rely on it.
     :param about: what the check examines, in a few words, for the list of checks.

@@ -1044,7 +1044,7 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
     found = _recognised(facts, size, classes)
     if not classes:
         count = f' for its {found.classes} classes' if found.classes > 0 else ''
-        coco = "; for COCO's classes: classes_file: coco" if found.classes in (0, 80) else ''
+        coco = "; for COCO's classes write classes_file: coco" if found.classes in (0, 80) else ''
         raise ConfigError(
             f"{path}: key 'classes' is missing, and {facts.source.name} has no class names; write "
             f'a model.yaml with file: {facts.source.name} and classes: […]{count}{coco} (see '

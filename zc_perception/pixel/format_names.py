@@ -137,7 +137,7 @@ def _parse_fourcc(name: str, text: str) -> int:
             'trailing blanks'
         )
     raise FormatError(
-        f"drm-format '{text}': '{name}' is no DRM fourcc, which has four capitals and digits"
+        f"drm-format '{text}': '{name}' is no DRM fourcc (four characters: capitals and digits)"
         + nearest(name, _DRM_NAMES)
     )
 

@@ -389,8 +389,8 @@ class AxlAccelerator(Axl):
             if layout.modifier != LINEAR:
                 advice = 'let the camera give LINEAR images, or use a driver with ioctls 67 to 69'
             raise AcceleratorError(
-                f'the driver of {self._card.path} imports only tight LINEAR images in one '
-                f'buffer, not {layout.describe()}; {advice}'
+                f'the driver of {self._card.path} imports only LINEAR images without padding, in '
+                f'one buffer, not {layout.describe()}; {advice}'
             )
         return self._device.import_fd(
             buffers[0], layout.width, layout.height, layout.fourcc, ImportFlags.TO_DEVICE

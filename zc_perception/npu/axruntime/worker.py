@@ -18,8 +18,8 @@ A model on one core of the device, and the two threads that keep this core busy.
 
 One thread converts frames into tensors and the other runs the model, so the next frame is
 converted while the device computes one. Read :class:`AxRuntimeWorker` first. It owns a
-:class:`LoadedModel`: an instance with the memory of its tensors, put on the device by
-:func:`load_best`. :class:`RuntimeCalls` tracks which frame's result a call returns.
+:class:`LoadedModel`: the model that :func:`load_best` has loaded on the device, with the memory of
+the model's tensors. :class:`RuntimeCalls` tracks which frame's result a call returns.
 
 With double buffering, call n returns the result of call n - 2; the outputs of the first two calls
 are meaningless. Sources: Voyager SDK, *Double Buffering for Performance*;
