@@ -494,7 +494,8 @@ class Frame:
         """
         End the mapping that :meth:`planes` has opened.
 
-        For each buffer whose arrays are still in use, this adds a weak reference to ``_live``.
+        For each buffer whose arrays are still in use, list ``_live`` gets a weak reference to the
+        array from which they are made.
         """
         for mapping in [each for each in self._mappings if each is not None]:
             with contextlib.suppress(ValueError):  # another thread has ended the mapping

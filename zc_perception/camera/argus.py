@@ -444,7 +444,7 @@ class ArgusCamera(GStreamerCamera, ArgusKind):
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Make the pool in the negotiated layout: the sensor's own, or LINEAR, made by the VIC.
+        Make the pool in the negotiated layout: the sensor's own, or LINEAR (the VIC converts).
 
         If LINEAR is wanted but the VIC fails, the frames keep the sensor's layout, provided that
         all consumers accept it. Otherwise CameraError is raised.

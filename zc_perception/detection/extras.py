@@ -187,7 +187,7 @@ def _paint(
     columns: _Axis,
     rows: _Axis,
 ) -> None:
-    """Paint masks in C or NumPy; both add prototypes in the same order, so results are equal."""
+    """Paint masks by C or NumPy; both add the *grids* in the same order: the results are equal."""
     if compiled is not None and compiled.paint(
         labels,
         boxes,

@@ -16,7 +16,8 @@
 """
 Make ROS messages on a separate thread, so that a slow viewer can't slow a camera.
 
-The messages are for plain readers: subscribers that don't take objects directly.
+The messages are for plain readers: subscribers that have no direct link to the publisher, neither
+in the process nor by shared memory.
 """
 
 from __future__ import annotations

@@ -314,7 +314,7 @@ class AdaptedSubscription(Generic[T]):
             self._wanted.depth, adapter.release, gate=gate
         )
         if remote is None:
-            remote = SharedMemoryLinks('', off='this subscription takes nothing from shared memory')
+            remote = SharedMemoryLinks('', off='this subscription does not use shared memory')
         self._is_coroutine = inspect.iscoroutinefunction(callback)
         drain: Callable[[], Any] = (
             coroutine_turn(node, self._drain_coroutine) if self._is_coroutine else self._drain
