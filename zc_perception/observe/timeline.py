@@ -124,7 +124,7 @@ class FrameBudget:
         return worst
 
 
-#: The names of the kernel's tracks.
+#: The names of the trace's tracks (rows) that show the kernel's events.
 JOBS = 'device jobs'
 IMPORTS = 'imports and releases'
 SIGNALS = 'fences'
