@@ -502,7 +502,7 @@ def _class_by_class(
     """
     Suppress duplicates like :func:`_few`, but in a separate run for each class.
 
-    This needs no shifts, which would round the coordinates of boxes that are spread over
+    Then no box has to be shifted. A shift would round coordinates, if the boxes are spread over
     ``_WIDE`` pixels or more.
     """
     if classes is None:

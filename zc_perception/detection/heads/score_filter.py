@@ -229,8 +229,8 @@ def _settle(
 
     A raw threshold is only a lower bound, so it may let such candidates through.
     """
-    # Usually all cells stay. The minimum and the maximum are enough to see this, because both are
-    # NaN if any value is NaN.
+    # Usually no cell is dropped. The minimum and the maximum of *best* show this: if a value is
+    # NaN, both are NaN, and the comparisons fail.
     if not len(best):
         return NOTHING
     low, high = float(best.min()), float(best.max()) if high is None else high
