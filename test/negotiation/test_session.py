@@ -359,7 +359,7 @@ def test_text_is_constraints(text: str, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        ('', 'it must begin with a name of letters, digits, _ . / - and a colon: NAME: FORMAT'),
+        ('', 'it must begin with a name (letters, digits, _ . / -), then a colon: NAME: FORMAT'),
         ('npu:', "npu has no format; write drm-formats such as NV12, or 'any'"),
         ('npu: NV99', "pixel format 'NV99' (0x3939564e) is not known"),
         ('npu: NV12:tiled', 'NV12:tiled'),

@@ -741,7 +741,7 @@ def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(graph: Gr
     for reason in (
         "parameter 'score_threshold' is 7.0; it must be a number from 0 to 1, or -1",
         (
-            "parameter 'classes' has 'crocodile', which the model doesn't know; it has car, "
+            "parameter 'classes' has 'crocodile', which the model doesn't know; write car, "
             'pedestrian, sign, cone'
         ),
         (

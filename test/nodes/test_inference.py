@@ -240,8 +240,8 @@ def test_classes_are_wanted_by_name_or_by_index(wanted: set[str]) -> None:
     [
         (
             'cat',
-            "has 'cat', which the model doesn't know; did you mean 'car'?; it has car, "
-            'pedestrian, sign, 7, or their indices from 0 to 3',
+            "has 'cat', which the model doesn't know; did you mean 'car'?; write car, "
+            'pedestrian, sign, 7, or an index from 0 to 3',
         ),
         ('4', "has '4', which"),
         ('²', "has '²', which"),

@@ -399,7 +399,7 @@ def parse_stand_in(text: str) -> BufferConstraints:
     try:
         if not colon or not _NAME.fullmatch(name):
             raise ValueError(
-                f'it must begin with a name of letters, digits, _ . / - and a colon: {SYNTAX}'
+                f'it must begin with a name (letters, digits, _ . / -), then a colon: {SYNTAX}'
             )
         if not words:
             raise ValueError(f"{name} has no format; write drm-formats such as NV12, or 'any'")

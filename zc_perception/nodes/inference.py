@@ -173,8 +173,8 @@ def class_mask(wanted: Sequence[str], known: Sequence[str]) -> NDArray[np.bool_]
             raise ConfigError(
                 f"parameter 'classes' has {shown(name)}, which the model doesn't "
                 f'know{nearest(name, known)}; '
-                f'it has {", ".join(known[:12])}{", …" if len(known) > 12 else ""}, or '
-                f'their indices from 0 to {len(known) - 1}'
+                f'write {", ".join(known[:12])}{", …" if len(known) > 12 else ""}, or '
+                f'an index from 0 to {len(known) - 1}'
             )
         mask[index] = True
     return mask

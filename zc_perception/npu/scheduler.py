@@ -189,7 +189,7 @@ class Scheduler:
         self._accept = accept
         self._keep_all = keep_all
         self._wanted = max(1, in_flight)
-        # The highest number of jobs on the device at once; jobs that were given up don't count.
+        # How many jobs the device may have at once; jobs that were given up don't count.
         self._most = 1
         self._note_places()
         self._timeout_s = timeout_s

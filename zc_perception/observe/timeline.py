@@ -85,9 +85,10 @@ class Late(NamedTuple):
 
 class FrameBudget:
     """
-    Count late frames, which took longer than *deadline_s*; only one thread may use it.
+    Count late frames, which took longer than *deadline_s*.
 
-    Each late frame is counted for the stage that exceeded its usual duration most.
+    Each late frame is counted for the stage that exceeded its usual duration most. Only one thread
+    may use this object.
     """
 
     def __init__(self, deadline_s: float) -> None:

@@ -734,8 +734,8 @@ class ImportFollowing:
         """
         Return the buffers that were attached to the node's card when the measured time began.
 
-        Each node that uses a buffer with this card makes its own attachment. A buffer with fewer
-        attachments is left out.
+        Each node that uses a buffer with this card makes its own attachment. A buffer that has
+        fewer attachments than such nodes is left out.
         """
         device = str(node.after['pci_address'])
         users = [

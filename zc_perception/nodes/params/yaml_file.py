@@ -190,7 +190,7 @@ def _rcl() -> ctypes.CDLL | None:
 
 
 def _python(variant: Any) -> Any:
-    """Convert an ``rcl_variant_t``: one of its pointers is set, or none for an empty list."""
+    """Return the value in an ``rcl_variant_t``; an empty list if none of its pointers is set."""
     for name, _ in VARIANT._fields_:
         if pointer := getattr(variant, name):
             if name == 'string_value':
