@@ -640,8 +640,8 @@ class LoadComponents(LoadComposableNodes):
             raise LaunchFailedError(message)
 
         def tell() -> None:
-            # Raise the error in launch's own loop, so that ros2 launch ends with 1; an error on
-            # the thread that loads could go unnoticed.
+            # Raise the error in launch's own loop, so that ros2 launch ends with exit status 1.
+            # An error on the thread that loads the nodes could go unnoticed.
             context.register_event_handler(
                 EventHandler(
                     matcher=lambda event: event is failure, entities=OpaqueFunction(function=end)

@@ -55,7 +55,7 @@ STRIDES = Key(
 )
 ANCHORS = Key(
     array(
-        'for each level a list of width and height in pixels',
+        'for each level a list of pairs of width and height in pixels',
         array('a list of pairs', array('a pair', number(above=0), 2, 2), 1),
         1,
     ),

@@ -204,7 +204,7 @@ class PublisherGraph:
         return any(now - since < _ALONE_S for since in self._alone.values())
 
     def _without_messages(self, announcers: Counter[str]) -> int:
-        """Count the announcers that have had no writer on the topic for _ALONE_S or longer."""
+        """Count the announcers whose publisher has made no writer on the topic for _ALONE_S."""
         now = time.monotonic()
         self._alone = {
             name: self._alone.get(name, now) for name, count in announcers.items() if count > 0
