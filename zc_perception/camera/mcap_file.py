@@ -737,10 +737,19 @@ class RecordedFormat:
         return Topic(name, IMAGE, _DEFINITION, tuple(metadata.items()))
 
     def message_head(self, header: Header) -> bytes:
-        """Return a frame's serialised message (CDR) up to its pixels."""
+        """
+        Return a frame's serialised message (CDR) up to its pixels.
+
+        :raises FormatError: no message can have the stamp.
+        """
         layout = self.tight
         encoding = layout.format.ros or layout.format.name.strip()
-        stamp = struct.pack('<iI', *divmod(header.stamp_ns, 1_000_000_000))
+        try:
+            stamp = struct.pack('<iI', *divmod(header.stamp_ns, 1_000_000_000))
+        except struct.error:  # another program's frame may have any stamp
+            raise FormatError(
+                f'stamp {header.stamp_ns} ns is outside of the range of a ROS time'
+            ) from None
         body = stamp + _string(header.frame_id)
         body += bytes(-len(body) % 4) + struct.pack('<II', layout.height, layout.width)
         body += _string(encoding) + b'\0'

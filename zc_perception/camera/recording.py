@@ -358,6 +358,7 @@ class Recorder:
                 self._dropped += not self._ended
             return False
         try:
+            parts = self._format.message_head(data.header), content
             with frame.map() as sources:
                 for source, target in zip(
                     sources, views(self._format.tight, content), strict=True
@@ -367,8 +368,8 @@ class Recorder:
             self._spare.append(content)
             return self._refuse(str(error))
         self._ledger.book(REASON, len(content))
-        parts = self._format.message_head(data.header), content
-        stamp_ns, now_ns = data.header.stamp_ns, time.time_ns()
+        # MCAP has no times before 1970; the message keeps the stamp.
+        stamp_ns, now_ns = max(0, data.header.stamp_ns), time.time_ns()
         self._take(_Item(self._frame_topic, now_ns, stamp_ns, data.sequence, parts, content))
         return True
 
@@ -829,8 +830,9 @@ class Snapshot:
         output = io.BytesIO()
         writer = McapWriter(output)
         channel = writer.channel(self.recording_format.topic('image_raw'))
-        stamp_ns, head = self.header.stamp_ns, self.recording_format.message_head(self.header)
-        writer.add(channel, stamp_ns, stamp_ns, self.sequence, head, self.content)
+        head = self.recording_format.message_head(self.header)
+        at_ns = max(0, self.header.stamp_ns)  # MCAP has no times before 1970
+        writer.add(channel, at_ns, at_ns, self.sequence, head, self.content)
         writer.flush()
         writer.finish(describe_alone(f'snapshot{SUFFIX}', writer.contents))
         return output.getvalue()
