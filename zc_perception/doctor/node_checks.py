@@ -321,7 +321,7 @@ _USUAL_IMAGE = 1920 * 1080 * 3
 _SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
 _MIB = 1 << 20
 _NO_MIDDLEWARE = (
-    'the middleware that RMW_IMPLEMENTATION names is not installed; see ros.middleware'
+    'the middleware that RMW_IMPLEMENTATION names is not installed; see check ros.middleware'
 )
 
 
@@ -371,7 +371,7 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
         )
         yield fail(f'{found}; installed: {", ".join(there) or "none"}', advice, **figures)
     elif 'error' in answer:
-        yield skip('rclpy can not be imported; see ros.rclpy', **figures)
+        yield skip('rclpy can not be imported; see check ros.rclpy', **figures)
     elif wanted and figures['used'] != wanted:
         yield fail(
             f"RMW_IMPLEMENTATION is '{wanted}', but {figures['used']} is used", advice, **figures
@@ -391,7 +391,7 @@ def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
     answer = system.ask(answers.describe_ros)
     if 'missing' in answer or 'error' in answer:
         yield skip(
-            _NO_MIDDLEWARE if 'missing' in answer else 'rclpy can not be imported; see ros.rclpy'
+            _NO_MIDDLEWARE if 'missing' in answer else 'rclpy can not be imported; see check ros.rclpy'
         )
         return
     broken = {name: why for name, why in answer['messages'].items() if why}

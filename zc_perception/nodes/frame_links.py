@@ -117,7 +117,7 @@ _REFUSALS = {
     'a group that includes this user',
     'constraints': 'change the requirement that the refusal names; the node of the consumer has '
     'this requirement',
-    'slots': "the pool has no slots left to promise: raise 'slots'",
+    'slots': "the pool's slots are all promised to other consumers: raise 'slots'",
     'connections': 'too many consumers are connected: end some of them',
     'version': 'the consumer has another version of this package: install the same version '
     'for producer and consumer',

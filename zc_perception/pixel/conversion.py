@@ -89,7 +89,7 @@ class Resized:
     """
     Resize a plane and narrow its samples to 8 bits, in memory that is allocated once.
 
-    A plane that already has this size and 8 bits is not copied.
+    A plane that already has *size* and 8 bits is not copied.
 
     :param shape: the plane's rows, columns and, if there are several, components.
     :param wide: whether the plane's samples have 16 bits.

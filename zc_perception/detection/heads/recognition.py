@@ -288,7 +288,7 @@ def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
     inner = shape[1:] if batch else shape
     label = re.search('label|class|cls', name)
     if re.search('^raw_|multiclass_scores|anchor_indices', name):
-        return '-'  # outputs of TensorFlow's models that no head reads
+        return '-'  # TensorFlow's models have these outputs, but no head reads them
     if all(n == 1 for n in shape) or ('num' in name and len(inner) <= 1):
         return 'count'
     if len(inner) == 2 and inner[1] == 5 and 'det' in name and not alone:

@@ -540,10 +540,10 @@ def take_back(
     pool: BufferPool, holder: str, held: Sequence[Frame], quarantine_timeout_s: float
 ) -> None:
     """
-    Take back the frames *held* from *holder*, whose connection has ended.
+    Take the frames *held* away from *holder*, whose connection has ended.
 
-    The consumer's devices may still read the frames. So no slot is reused until the fences of its
-    buffers have signalled, or *quarantine_timeout_s* is over.
+    The holder's devices may still read the frames. So no slot is reused until the fences of the
+    slot's buffers have signalled, or *quarantine_timeout_s* is over.
     """
     revoked: set[DmaBuf] = set()
 

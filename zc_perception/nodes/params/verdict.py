@@ -510,5 +510,5 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
 
 
 def _names(section: str, node: str) -> bool:
-    """Return whether a section matches *node* and its last two parts are no wildcards."""
+    """Return whether a section matches *node*, and has no wildcard in its last two parts."""
     return section_matches(section, node) and not set(section.split('/')[-2:]) & _WILDCARDS
