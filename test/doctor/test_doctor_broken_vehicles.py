@@ -123,9 +123,9 @@ def test_a_card_without_imports_sends_to_the_check_that_tells_why(
         return [finding.advice for finding in vehicle.found('buffers.import').values()]
 
     monkeypatch.setattr(StandInCard, 'query', silent)
-    assert advice() == ['see metis.ioctls']
+    assert advice() == ['see check metis.ioctls']
     BROKEN['card refused'][0](vehicle)
-    assert advice() == ['see metis.access']
+    assert advice() == ['see check metis.access']
 
 
 # Without a parameter file no hardware is required, so these can't fail. The doctor still checks

@@ -355,7 +355,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     }
     words = ', '.join(_described(p) for p in pools)
     if any(p.refusal for p in pools):
-        yield skip('the nodes can not agree on buffers, see agreement.planned', **figures)
+        yield skip('the nodes can not agree on buffers, see check agreement.planned', **figures)
         return
     if pools and all(p.contiguous is False for p in pools):
         yield skip(f'no camera needs contiguous memory: {words}', **figures)
@@ -448,7 +448,7 @@ def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
             yield Finding(
                 _heap_need(needs, name).missing,
                 f'a buffer of {name} could not be used: {error}',
-                'see memory.heaps',
+                'see check memory.heaps',
                 name,
             )
             continue
@@ -493,7 +493,7 @@ def fence_trials(system: System, needs: Needs) -> Iterator[Finding]:
             yield Finding(
                 _heap_need(needs, name).missing,
                 f'no buffer of {name} could be tested: {error}',
-                'see memory.heaps',
+                'see check memory.heaps',
                 name,
             )
 

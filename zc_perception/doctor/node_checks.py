@@ -261,8 +261,8 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
         required = any(one['copy_free'] == 'required' for one in needs.inferences)
         if need.refusal:
             step = (
-                "change what the message names: 'participants', 'slots', 'heap', the "
-                f'format or the size of {node}'
+                "change what the error names: 'participants', 'slots', 'heap', or the format or "
+                f'the size of {node}'
             )
             yield fail(f'there can be no buffers: {need.refusal}', step, node)
         elif need.misfits:
@@ -391,7 +391,9 @@ def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
     answer = system.ask(answers.describe_ros)
     if 'missing' in answer or 'error' in answer:
         yield skip(
-            _NO_MIDDLEWARE if 'missing' in answer else 'rclpy can not be imported; see check ros.rclpy'
+            _NO_MIDDLEWARE
+            if 'missing' in answer
+            else 'rclpy can not be imported; see check ros.rclpy'
         )
         return
     broken = {name: why for name, why in answer['messages'].items() if why}

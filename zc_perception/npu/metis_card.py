@@ -498,7 +498,7 @@ def of_each_card(
             yield skip(
                 _UNUSED
                 if card_need(needs) is Need.UNUSED
-                else f'{_NO_CARD} to look at; see metis.cards'
+                else f'{_NO_CARD} to look at; see check metis.cards'
             )
         for card in cards:
             yield look(system, needs, card)
@@ -618,7 +618,9 @@ def metis_iommu(system: System, needs: Needs, card: MetisCard) -> Finding:
         if iommu.group
         else 'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)'
     )
-    advice = f'leave heap at auto, which then takes a CMA heap (see memory.heaps), or {enable}'
+    advice = (
+        f'leave heap at auto, which then takes a CMA heap (see check memory.heaps), or {enable}'
+    )
     return Finding(
         Status.WARN,
         f'{iommu.text}, so the card can use only physically contiguous buffers',

@@ -355,7 +355,7 @@ class _Way:
 
 class _Aligned:
     """
-    Run an OpenCV conversion without its slow path for remaining columns, see ``_COLUMNS``.
+    Run an OpenCV conversion, but avoid OpenCV's slow path, see ``_COLUMNS``.
 
     First the columns up to a multiple of ``_COLUMNS`` are converted. Then the remaining columns
     are copied to scratch memory that is ``_COLUMNS`` wide, and converted there.

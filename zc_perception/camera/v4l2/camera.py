@@ -589,8 +589,10 @@ class V4l2Camera(V4l2):
         rate = self._device.set_framerate(wanted) or self._device.get_framerate()
         if rate and abs(rate - wanted) > 0.01 * wanted:
             rates = self._device.frame_rates(self._driver.fourcc, *self._driver.size)
-            offered = f'; it offers {", ".join(map(str, rates))}' if rates else ''
-            self._notes.append(f'{wanted:g} Hz were asked for, the driver does {rate:g}{offered}')
+            offered = f'; the driver offers {", ".join(map(str, rates))}' if rates else ''
+            self._notes.append(
+                f'{wanted:g} Hz were asked for, but the driver gives {rate:g} Hz{offered}'
+            )
         return rate
 
     @property

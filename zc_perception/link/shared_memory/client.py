@@ -189,7 +189,7 @@ class Greeting:
         return SilentError(f"the producer at '{self._path}' does not answer; it may be stopped")
 
     def close(self) -> None:
-        """Give up the attempt and close the socket. Idempotent."""
+        """Give up the connection attempt and close the socket. Idempotent."""
         self.socket.close()
 
 

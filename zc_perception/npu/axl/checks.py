@@ -238,7 +238,10 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
             answer = device.query()
     except ZcError as error:
         return Finding(
-            need.missing, f'{card.name} does not answer: {error}', 'see metis.access', card.name
+            need.missing,
+            f'{card.name} does not answer: {error}',
+            'see check metis.access',
+            card.name,
         )
     figures = {
         'level': answer.level,
@@ -284,14 +287,16 @@ def import_trials(system: System, needs: Needs) -> Iterator[Finding]:
             'there is no Metis card' if not cards else 'the parameter file uses no accelerator axl'
         )
         yield (
-            Finding(need.missing, reason, 'see metis.cards')
+            Finding(need.missing, reason, 'see check metis.cards')
             if need is Need.REQUIRED
             else skip(reason)
         )
         return
     if not names:
         yield Finding(
-            need.missing, 'there is no heap whose buffers a card could import', 'see memory.heaps'
+            need.missing,
+            'there is no heap whose buffers a card could import',
+            'see check memory.heaps',
         )
         return
     for card in wanted_cards(needs, system.host) or cards:
@@ -301,7 +306,7 @@ def import_trials(system: System, needs: Needs) -> Iterator[Finding]:
             yield Finding(
                 need.missing,
                 f'{system.shown(card.path)} could not be opened: {error}',
-                'see metis.access',
+                'see check metis.access',
                 card.name,
             )
             continue
@@ -312,7 +317,7 @@ def import_trials(system: System, needs: Needs) -> Iterator[Finding]:
                 yield Finding(
                     need.missing,
                     f'{system.shown(card.path)} does not answer: {error}',
-                    'see metis.ioctls',
+                    'see check metis.ioctls',
                     card.name,
                 )
             else:
@@ -380,7 +385,7 @@ def _attached(
         raise AcceleratorError(f'{buffer.heap} gave no dma-buf')
     answer = probe_shipped_attach(card.path, buffer, tree=system.host)
     figures = {'level': 0, 'errno': answer.number}
-    found, advice = answer.text, 'see metis.ioctls'
+    found, advice = answer.text, 'see check metis.ioctls'
     if answer.answer is Importable.YES:
         found = f'the driver can attach the buffer, but has no ioctls for frames: {answer.text}'
         advice = (

@@ -169,7 +169,7 @@ def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
     """Check that the driver can attach a dma-buf, as the runtime does for its tensors."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
-            return skip('there is no dma-buf for this test; see memory.heaps', card.name)
+            return skip('there is no dma-buf for this test; see check memory.heaps', card.name)
         probe = probe_shipped_attach(card.path, buffer, tree=system.host)
     figures = {'answer': probe.answer.value, 'errno': probe.number, 'heap': buffer.heap}
     if probe.answer is Importable.YES:
@@ -177,6 +177,7 @@ def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
     if probe.answer is Importable.UNKNOWN and needs.accelerator('axruntime') is not Need.REQUIRED:
         return skip(probe.text, card.name, **figures)
     advice = (
-        'enable the IOMMU for the card, or use a contiguous heap; see memory.heaps and metis.iommu'
+        'enable the IOMMU for the card, or use a contiguous heap; see checks memory.heaps and '
+        'metis.iommu'
     )
     return Finding(card_need(needs).missing, probe.text, advice, card.name, figures)
