@@ -53,7 +53,7 @@ class Leased(Protocol):
 
     def release(self) -> None:
         """
-        Give the resource back.
+        Give the object's resource back, so that its owner can use it again.
 
         :raises BufferError: a view of the object's memory still exists. The link then calls
             ``release_when_unseen`` if the type has this method.

@@ -479,7 +479,7 @@ def listen(
     try:
         if is_dead(path, kind) is False:
             raise ConfigError(
-                f"another process listens at '{path}'; each publisher needs an id of its own"
+                f"another process listens at '{path}'; each publisher needs its own socket"
             )
         listener.bind(os.fspath(starting))
         os.chmod(starting, 0o600 if group is None else 0o660)

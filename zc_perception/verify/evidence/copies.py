@@ -357,8 +357,8 @@ def find_copy_functions(
                 unreadable.append(
                     Unreadable(
                         source,
-                        'it has no C library (a static program?)',
-                        'link it dynamically to measure it',
+                        'this program has no C library (is it linked statically?)',
+                        'link this program dynamically, so that its copies can be counted',
                     )
                 )
                 continue
@@ -368,7 +368,7 @@ def find_copy_functions(
                 file = file or its
             else:
                 step = 'run zc_verify with the same Python as the nodes, in the same container'
-                reason = f'its C library ({its}) is not the one that zc_verify has'
+                reason = f'the C library of this program ({its}) is not the one that zc_verify has'
                 unreadable.append(Unreadable(source, reason, step))
         except (FileNotFoundError, ProcessLookupError):
             unreadable.append(
