@@ -157,7 +157,11 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
 
 
 def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
-    """Return VIDIOC_QUERYCAP's answer, and the CAP_* bits of *file* (other files have others)."""
+    """
+    Return VIDIOC_QUERYCAP's answer, and the CAP_* bits that hold for *file*.
+
+    The other device files of the same driver may have other CAP_* bits.
+    """
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
     return (

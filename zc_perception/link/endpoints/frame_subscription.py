@@ -125,8 +125,8 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     ) -> None:
         if held < 1:
             raise ConfigError(
-                f'a subscription that may hold {held} frames never gets one: max_held (held) '
-                'has to be at least 1'
+                f'a subscription that may hold {held} frames never gets one: max_held '
+                '(of FrameSubscription: held) has to be at least 1'
             )
         check_ids(trusted_uids, 'trusted_uids')
         name = node.get_name()

@@ -599,8 +599,8 @@ class SharedMemoryServer:
             self._newcomers[sock.fileno()] = Newcomer(sock, peer, time.monotonic() + HANDSHAKE_S)
             if not consumer_allowed(peer, self._allowed_gids):
                 text = (
-                    f'user {peer.uid} may not read these frames; run as user '
-                    f'{os.geteuid()}, or set shared_memory_group, in Python trusted_gids'
+                    f'user {peer.uid} may not read these frames; run as user {os.geteuid()}, or '
+                    "set parameter 'shared_memory_group' or argument trusted_gids"
                 )
                 self._turn_away(
                     sock.fileno(), ProtocolError('not_allowed', text, RefusalCode.NOT_ALLOWED)
