@@ -930,7 +930,7 @@ def test_handles_of_the_right_buffers_are_confirmed() -> None:
     unsure = check_imports(kit.cached_graph())
     assert unsure.holds is True and unsure.figures['frames_confirmed_by_fence'] == 0
     assert (
-        'which buffers 3 handles from before the recording stand for'
+        'the buffers of 3 import handles that were made before the recording'
         in unsure.figures['not_seen'][1]
     )
 

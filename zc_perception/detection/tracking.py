@@ -180,9 +180,9 @@ class Tracking:
                 tracks = None
             else:
                 tracks = tracks.chosen(stamp_ns - tracks.seen <= settings.lost_ns)
-                # A track without a box in the last frame keeps its size. Before that, its boxes
-                # may have shrunk because another object covered a part of this object; predicted
-                # sizes would shrink further.
+                # Keep the size of a track that had no box in the previous frame. Before that
+                # frame, another object may have covered a part of the track's object, so that the
+                # track's boxes shrank; predicted sizes would shrink further.
                 tracks.speed[tracks.seen != before, 2:] = 0.0
                 tracks.predict((stamp_ns - before) / 1e9)
         ids = np.zeros(len(found), np.int64)

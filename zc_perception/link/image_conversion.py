@@ -407,8 +407,8 @@ class ImageToFrame:
         converter = self._converters.get(fourcc)
         if converter is None:
             # Grey levels have full range. ToNv12 would convert them to limited range, which loses
-            # levels. So call them limited here: ToNv12 then copies them, and the frame below says
-            # full range (_GREY).
+            # levels. So tell ToNv12 that they have limited range: then it copies them. The
+            # published frame says that they have full range (_GREY).
             given = (
                 BT601_LIMITED
                 if fmt.is_yuv

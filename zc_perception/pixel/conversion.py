@@ -122,7 +122,11 @@ class Resized:
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
-        """Return the resized plane, in *out* if given; it may be *plane* itself."""
+        """
+        Return the resized plane; also write it into *out*, if given.
+
+        The result is *plane* itself if the size doesn't change and samples have 8 bits.
+        """
         if self._before is not None:
             plane = narrowed(plane, self._before)
         if self._scaled:

@@ -137,8 +137,8 @@ def layout_of(picture: RawPicture) -> ImageLayout:
     width, height, name, big_endian, step, data = picture
     encoding = encoding_named(name)
     fmt = pixel_format(encoding.fourcc)
-    # NV12 needs 2 rows and columns. A Bayer picture needs 3, because OpenCV's demosaicing makes
-    # smaller pictures black.
+    # A picture may be converted to NV12, which needs 2 rows and columns. A Bayer picture needs 3,
+    # because OpenCV's demosaicing makes smaller pictures black.
     least = 2 if encoding.demosaic is None else 3
     if not (least <= width < MAX_DIMENSION and least <= height < MAX_DIMENSION):
         raise FormatError(

@@ -880,7 +880,7 @@ class ImportFollowing:
         ]
         if self.unsure_handles:
             told.append(
-                f'which buffers {self.unsure_handles} handles from before the recording stand '
-                'for: no fence of their jobs was found in a buffer'
+                f'the buffers of {self.unsure_handles} import handles that were made before the '
+                'recording: no buffer had a fence of a job with these handles'
             )
         return told
