@@ -82,7 +82,9 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
     )
     if 'error' in answer:
         step = (
-            'install it, or unset RMW_IMPLEMENTATION;' if 'missing' in answer else 'source ROS 2;'
+            'install this middleware, or unset RMW_IMPLEMENTATION;'
+            if 'missing' in answer
+            else 'source ROS 2;'
         )
         advice = f'{step} then run zc_doctor again, so that it checks every key'
         yield warn(f'{needs.path} could not be checked: {answer["error"]}', advice, checked=None)

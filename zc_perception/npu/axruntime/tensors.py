@@ -310,7 +310,7 @@ class OutputSlot:
 
 class FrameToTensor:
     """
-    Convert frames into the tensors of input slots; each object is used by only one thread.
+    Convert frames into a model's input tensors; each object is used by only one thread.
 
     The ledger counts one pass ``tensor`` per frame.
 
