@@ -406,8 +406,8 @@ class ImportTable:
         Record that the driver has released one buffer; :meth:`holds` must be true for *event*.
 
         If several imports have the event's handle and buffer, the event counts for the oldest of
-        them. There may be several, because the driver works on several threads: the trace may have
-        the next import with a handle before the release of the previous one.
+        them. The reason: the driver works on several threads, so the trace may have a new import
+        with this handle before the release of the import that had the same handle before.
         """
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:

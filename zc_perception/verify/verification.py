@@ -725,8 +725,8 @@ def parser() -> OptionParser:
         f'{", ".join(KNOWN_EXPORTERS)}',
     )
     more.add_argument('--no-memmove-probe', action='store_true',
-                      help="do not count the C library's copies (counting slows memmove down); I4 "
-                           'is then not measured')  # fmt: skip
+                      help="do not count the C library's copies (counting slows memmove down); "
+                           'invariant I4 is then not measured')  # fmt: skip
     more.add_argument('--no-sampling', action='store_true',
                       help='do not sample the processors after the measured time; key '
                            'I4_no_memcpy_hot of result.json is then null')  # fmt: skip

@@ -144,8 +144,8 @@ class Columns:
             ready or ('box' in words and not {'score', 'class'} & set(words) and 'scores' in words)
         ):
             raise ConfigError(
-                f'head.columns is {list(outputs)}: must have box and either scores or score '
-                'and class, each once; other columns are image, '
+                f"head.columns is {list(outputs)}: write 'box' once, and either 'scores' once or "
+                "both 'score' and 'class' once; other words are image, "
                 'count and - (an output that is not read)'
             )
         if extra:

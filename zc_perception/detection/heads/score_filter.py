@@ -404,7 +404,7 @@ class CellMajorFilter:
         return _settle(best, cells, classes, score, self._sigmoid)
 
     def _of_all(self, rows: Values, score: float) -> Found:
-        """Find the best class of every cell; this is quicker if most cells may reach the score."""
+        """Find the best class of every cell; with many hits, quicker than to read each hit."""
         numbers = (
             rows if self._tensor.quantised else np.where(np.abs(rows) < np.inf, rows, -np.inf)
         )

@@ -413,8 +413,8 @@ FENCES = (
 
 _INODE = 'ino=dmabuf->file->f_inode->i_ino'
 _DEVICE = 'dev_name=dev->kobj.name:string'
-# Probes on functions use fprobe; they use kprobe if the kernel has no fprobe (arm64), or can't use
-# it on this function.
+# The kinds of probes on a function, best first: fprobe; kprobe if the kernel has no fprobe (arm64)
+# or can't use fprobe on the function.
 _KINDS = ('f', 'p')
 # Ways to probe each function, best first. A probe at the function's return also knows the result,
 # but kernels before 6.9 can't read the arguments there.
