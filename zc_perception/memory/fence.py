@@ -242,8 +242,8 @@ class SyncFile:
         This is SYNC_IOC_MERGE.
 
         The caller still owns *first* and *second*. The kernel doesn't merge fences that have
-        signalled already, so their errors aren't in the new descriptor. The new object stores these
-        errors for :meth:`check`, but a process to which the descriptor is sent can't get them.
+        signalled already, so their errors aren't in the new descriptor. The returned object stores
+        these errors for :meth:`check`, but a process that is sent the descriptor can't get them.
 
         :param name: the new fence's name in the kernel's listings, at most 31 bytes.
         :raises ValueError: the name is too long.

@@ -1239,8 +1239,8 @@ class BufferPool:
         with self._lock:
             numbers, deepest = self._promises(holder)
             left = len(self._slots) - self._reserve - numbers - deepest
-            # The same frames wait for all holders, so a depth takes slots only where it exceeds
-            # all other depths.
+            # The newest frames wait for each holder. These are the same frames for all holders, so
+            # only the greatest depth takes slots.
             room = left if deepest else left - 1
             if room < 1:
                 if not alone or numbers or deepest:

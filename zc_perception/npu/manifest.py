@@ -416,7 +416,7 @@ INPUT = Table(
         'resize': Key(
             choice('letterbox', 'stretch', 'none'),
             (
-                'How a frame is scaled to this size. letterbox: with its aspect ratio, borders '
+                'How a frame is scaled to this size. letterbox: the aspect ratio stays, borders '
                 'are filled; stretch: to the whole size; none: the model runs on the frame itself.'
             ),
             'letterbox',

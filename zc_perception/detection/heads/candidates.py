@@ -115,7 +115,7 @@ def detections(
 
     Candidates with equal scores keep their order. Before suppression, a box is dropped if a corner
     isn't finite, if its area is 0, or if it lies wholly outside the picture. Suppression compares
-    boxes in input pixels and before clipping, as the evaluation of networks does.
+    boxes in input pixels and before clipping, as the programs do that measure a model's accuracy.
 
     :param class_agnostic: whether boxes of different classes suppress each other.
     """

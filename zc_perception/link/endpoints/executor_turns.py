@@ -160,9 +160,7 @@ def phase_s(node: Node) -> float:
 
 class NodeWatch:
     """
-    Call *look* every *period_s* seconds of the steady clock, on the process's lookout thread.
-
-    That is the thread of :mod:`~zc_perception.lookout`, which makes the calls for all nodes.
+    Call *look* every *period_s* seconds, on the thread of :mod:`~zc_perception.lookout`.
 
     The calls end with :meth:`stop`, with the node, with its context, or when nothing refers to
     this object any more.
