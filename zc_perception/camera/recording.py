@@ -368,8 +368,7 @@ class Recorder:
             self._spare.append(content)
             return self._refuse(str(error))
         self._ledger.book(REASON, len(content))
-        # MCAP has no times before 1970; the message keeps the stamp.
-        stamp_ns, now_ns = max(0, data.header.stamp_ns), time.time_ns()
+        stamp_ns, now_ns = data.header.stamp_ns, time.time_ns()
         self._take(_Item(self._frame_topic, now_ns, stamp_ns, data.sequence, parts, content))
         return True
 
@@ -468,7 +467,9 @@ class Recorder:
         # Give no message an earlier time than the message before it: some readers ignore the index
         # and expect messages in order of time.
         self._last_ns = max(self._last_ns, item.log_ns)
-        part.writer.add(channel, self._last_ns, item.publish_ns, item.sequence, *item.parts)
+        # MCAP has no times before 1970; a frame's message keeps its stamp.
+        publish_ns = max(0, item.publish_ns)
+        part.writer.add(channel, self._last_ns, publish_ns, item.sequence, *item.parts)
 
     def _is_full(self, part: _Part, item: _Item) -> bool:
         """
