@@ -269,7 +269,7 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class RateRange:
-    """Frames per second of a size: a single rate, or all rates between two."""
+    """The frame rates (in Hz) that a size can have: one rate, or all from least to most."""
 
     least: float
     most: float

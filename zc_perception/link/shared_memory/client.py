@@ -186,7 +186,9 @@ class Greeting:
         return self._reader.packet[: found[0]]
 
     def _silent(self) -> SilentError:
-        return SilentError(f"the producer at '{self._path}' does not answer; it may be stopped")
+        return SilentError(
+            f"the producer at '{self._path}' does not answer; perhaps its process is stopped"
+        )
 
     def close(self) -> None:
         """Give up the connection attempt and close the socket. Idempotent."""

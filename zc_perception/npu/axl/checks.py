@@ -114,7 +114,7 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     ),
     errno.EBADF: (
         Importable.NO,
-        "the buffer's descriptor is closed; probe while the buffer is open",
+        "the buffer's descriptor is closed; keep the buffer open while the card attaches it",
     ),
     errno.ENOMEM: (
         Importable.NO,

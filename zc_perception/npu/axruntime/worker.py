@@ -183,7 +183,9 @@ class LoadPlan:
 
     def attempts(self) -> list[tuple[bool, bool]]:
         """
-        Return the ways to load the model, best first: (inputs in dma-bufs, outputs in dma-bufs).
+        Return the ways to load the model, best first.
+
+        Each way is a pair: whether inputs are in dma-bufs, and whether outputs are in dma-bufs.
 
         :raises ConfigError: dma-bufs are required, but there is no heap.
         """
