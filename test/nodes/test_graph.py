@@ -351,15 +351,30 @@ def test_two_cameras_give_pairs_in_two_namespaces(tmp_path: Path, free_domain: i
         assert (found['side'], found['tolerance']) == (side, '20 ms')
 
 
-def test_a_side_whose_partner_is_not_there_says_so(tmp_path: Path, free_domain: int) -> None:
-    name, gone = 'truck/left/capture: stereo', 'camera: v4l2, device: /dev/video77'
+def test_both_sides_name_the_camera_that_is_not_there(tmp_path: Path, free_domain: int) -> None:
+    name, own = (f'truck/{side}/capture: stereo' for side in SIDES)
+    gone = 'camera: v4l2, device: /dev/video77'
     sections = {'capture': 'width: 128, height: 128', 'right/capture': gone}
     with pair(free_domain, tmp_path, sections) as reader:
         infos = reader.hear(CameraInfo, '/truck/left/camera_info')
         alone = lambda: int(reader.values(name).get('unmatched_left', 0))  # noqa: E731
         reader.until(lambda: alone() > 5, reader.messages)
         assert 'the right camera is not open' in reader.text(name) and not infos
+        reader.until(lambda: 'the right camera is not open' in reader.text(own), reader.messages)
         assert reader.values(name)['pairs'] == '0'
+
+
+def test_both_sides_name_the_camera_that_gives_no_frames() -> None:
+    rig = StereoRig()
+    sides = [StereoSide(rig, side) for side in Side]
+    for side in sides:
+        side.begin('node', BOTH)
+        rig.sides._members[side.side] = Mock()
+    for begin_s, silent in enumerate(Side):
+        for number in range(20):
+            rig.sides._matcher.offer(silent.other, begin_s * 10**9 + number, Mock())
+        found = {side.status().message for side in sides}
+        assert found == {f'frames of the {silent.value} camera do not come'}
 
 
 def test_the_rule_is_the_parameters() -> None:

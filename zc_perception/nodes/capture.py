@@ -204,10 +204,10 @@ class CameraInfoPublisher:
 
 STEREO = Part(
     'stereo',
-    Row(lambda s: not s.present, WARN, ('the {other} camera is not open: no frame has a '
-                                        'counterpart, so no frame is published'),
-        'see part camera of the {other} node'),
-    Row(lambda s: not s.paired and s.silent, WARN, 'frames of the {other} camera do not come',
+    Row(lambda s: s.closed, WARN, ('the {closed} camera is not open: no frame has a '
+                                   'counterpart, so no frame is published'),
+        'see part camera of the {closed} node'),
+    Row(lambda s: not s.paired and s.close, WARN, 'frames of the {silent} camera do not come',
         'look at its cable and power, and at its trigger'),
     Row(lambda s: not s.paired, WARN, ('left and right frames come {apart_ms:.1f} ms apart, '
                                        'the tolerance is {tolerance}'),
@@ -250,8 +250,9 @@ class StereoSide:
     def __init__(self, rig: StereoRig, side: Side) -> None:
         self._rig = rig
         self.side = side
-        self._seen = (0, 0)
+        self._seen = (0, 0, 0)
         self._paired = True
+        self._silent = side.other
 
     def begin(self, node: str, parameters: Mapping[str, Any]) -> None:
         """Begin pairing; ConfigError: the node's *parameters* don't suit a pair."""
@@ -272,7 +273,7 @@ class StereoSide:
     def end(self) -> None:
         """Leave the pair, when the node is cleaned up. Idempotent."""
         self._rig.end(self.side)
-        self._seen = (0, 0)
+        self._seen = (0, 0, 0)
         self._paired = True
 
     def join(self, camera: Camera) -> SideCamera:
@@ -281,7 +282,7 @@ class StereoSide:
 
     def status(self) -> Status:
         """Report the numbers of pairs and of unmatched frames, and why no pairs come."""
-        sides, other = self._rig.sides, self.side.other.value
+        sides, both = self._rig.sides, (self.side, self.side.other)
         found = sides.statistics()
         alone = dict(found.alone)
         tolerance = f'{sides.rule.tolerance_ns / 1e6:g} ms'
@@ -295,19 +296,22 @@ class StereoSide:
             'max_difference_ns': found.max_difference_ns,
             'restarts': found.restarts,
         }
-        (pairs, dropped), self._seen = self._seen, (found.pairs, found.dropped)
+        seen, self._seen = self._seen, (found.pairs, alone[Side.LEFT], alone[Side.RIGHT])
+        pairs, left, right = (now - before for now, before in zip(self._seen, seen, strict=True))
         # If no pair was made and no frame was dropped since the last call, report what that call
         # reported.
-        if found.pairs > pairs or found.dropped > dropped:
-            self._paired = found.pairs > pairs
+        if pairs or left or right:
+            self._paired = pairs > 0
+            # A side that gives no frames has none to drop.
+            self._silent = Side.LEFT if left < right else Side.RIGHT
         apart_ns = found.apart_ns
         return STEREO.status(
             values,
-            present=sides.present(self.side.other),
-            other=other,
+            closed=next((one.value for one in both if not sides.present(one)), ''),
+            silent=self._silent.value,
             paired=self._paired,
             pairs=found.pairs,
-            silent=apart_ns is None or apart_ns <= sides.rule.tolerance_ns,
+            close=apart_ns is None or apart_ns <= sides.rule.tolerance_ns,
             apart_ms=(apart_ns or 0) / 1e6,
             tolerance=tolerance,
         )
