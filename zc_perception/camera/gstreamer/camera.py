@@ -323,7 +323,7 @@ class GStreamerCamera(GStreamerKind):
         return {**facts, 'copied_upstream': copied, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
-        """Return the constraints; consumers may ask for strides only if frames are copied."""
+        """Return the constraints; only copied frames can get the strides that consumers need."""
         layout, size = self._layout, (self.width, self.height)
         heaps, copied = self._heaps, self._heaps is not None
         return BufferConstraints(

@@ -421,7 +421,8 @@ class _Kind(NamedTuple):
 def _kind_of(frame: Any, *, upside_down: bool) -> _Kind:
     name, bits, converted = frame.format.name, 0, False
     deep = _DEEP.fullmatch(name)
-    # FFmpeg has to convert upside-down frames: PyAV's versions disagree where their planes begin.
+    # FFmpeg has to convert upside-down frames: where the planes of such a frame begin depends on
+    # the version of PyAV.
     if upside_down or (deep is None and name not in _FOURCCS):
         name, converted = _plain(frame.format), True
     elif name not in _FOURCCS:

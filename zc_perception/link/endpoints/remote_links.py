@@ -208,8 +208,8 @@ class _Link:
         self.since = time.monotonic()
         self.was_connected = False
         # Whether the publisher's socket has ever existed. If so, and the socket is gone now, the
-        # publisher has ended. A publisher that this process made did have a socket, and the graph
-        # may still show that publisher after its end.
+        # publisher has ended. If this process made the publisher, the socket has existed, even if
+        # nobody saw it: the publisher may have ended before this link was made.
         self.was_there = made_here(announcement.publisher_id) or os.path.exists(
             announcement.socket
         )
