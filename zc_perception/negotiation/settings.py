@@ -182,7 +182,7 @@ class BufferSettings:
 @dataclass(frozen=True)
 class AllocationRequest:
     """
-    The request for buffers to the allocator, which is the camera.
+    Asks the allocator, which is the camera, for buffers.
 
     The allocator chooses one of ``modifiers``. It may add padding, but may not change the rest.
 

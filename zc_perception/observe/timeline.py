@@ -21,12 +21,13 @@ The trace has the stages in the nodes, and the kernel's events of the same frame
 to one frame, :class:`FrameFinder` finds the frame of a kernel event, and :class:`Trace` makes the
 JSON.
 
-A track is a row of the trace. A capture node has the tracks ``capture`` (the camera's work, until
-the frame is published) and one for its thread (``deliver``: until all consumers have the frame).
-An inference node has ``link`` (published → taken), ``infer`` (submitted → fence seen; then
-``queue``: until earlier frames are done) and one for its thread (``import``, ``decode``,
-``publish``). The kernel's tracks are device jobs (submit → complete), imports, fences, waits and
-attachments. Every time is CLOCK_MONOTONIC, which all processes of a machine share.
+A track is a row of the trace; each span in it is one stage of one frame. A capture node has two
+tracks: ``capture`` (the camera's work, until the frame is published) and ``thread`` (stage
+``deliver``: until all consumers have the frame). An inference node has three tracks: ``link``
+(until the node takes the published frame), ``infer`` (until the device's fence is seen; then stage
+``queue``, until earlier frames are done) and ``thread`` (stages ``import``, ``decode`` and
+``publish``). The kernel's tracks are device jobs (from submit to complete), imports, fences, waits
+and attachments. Every time is CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 from __future__ import annotations

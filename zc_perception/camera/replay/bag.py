@@ -469,9 +469,9 @@ class BagSource(FrameSource):
         """
         Return ns from the first to the last message of all topics; call this after the last frame.
 
-        If a simulation ran faster or slower than the recorder's clock, the result is in ns of the
-        simulation. The simulation's speed comes from one topic only, so that the sources of all
-        topics return the same number.
+        If a simulation's clock ran faster or slower than the recorder's clock, the result counts
+        ns of the simulation's clock. This speed is measured on the same topic for every source, so
+        that all sources of the recording return the same number.
         """
         duration: int = self._reader.duration
         by_stamp, by_record = self._spans

@@ -231,9 +231,9 @@ def one_placement(
     Return one placement of planes, and the formats that the driver offers in this placement.
 
     Constraints have one placement for all formats. So the best format with several planes decides.
-    If the driver offers this format in both placements, return ``None``, and only formats that it
-    offers in both. Formats with one plane fit either placement; if there are no others, return
-    ``None``.
+    If the driver offers this format in both placements, the placement is ``None``, and only
+    formats that the driver offers in both placements are returned. If all formats have one plane,
+    they fit either placement: the placement is ``None``, and all formats are returned.
     """
     best = next((offer for offer in offers if len(pixel_format(offer.fourcc).planes) > 1), None)
     if best is None:
