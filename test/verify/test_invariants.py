@@ -472,7 +472,7 @@ def test_wrong_facts_are_an_unreadable_log(
     document = result_in(tmp_path)
     (told,) = [one for one in document['unreadable'] if one['topic'] == 'frame log']
     assert told['source'] == f'frame log of /strange/node (process {os.getpid()})'
-    assert told['reason'].startswith(f'its {next(iter(facts))} ')
+    assert told['reason'].startswith(f'fact {next(iter(facts))} is ')
     assert all(told['reason'] in check['reason'] for check in document['checks'].values())
     assert f'not measured: {told["source"]}' in capsys.readouterr().out
 
