@@ -153,7 +153,7 @@ def test_all_come_directly_or_all_by_message(view: TopicView) -> None:
     if choice.rung in (IN_PROCESS, SHARED_MEMORY):
         assert choice.reader == (bool(choice.indirect) and not view.copy_free_required)
     if view.copy_free_required:
-        assert (REFUSED in ways) == bool(choice.indirect) and not choice.reader
+        assert (REFUSED in ways) == bool(choice.indirect - {*view.strangers}) and not choice.reader
     elif choice.indirect and view.heard and view.heard <= choice.indirect:
         assert choice.by_message or (choice.rung == UNMATCHED and not view.messages)
 
