@@ -337,6 +337,10 @@ class Announcements:
             self._known.pop(publisher_id, None)
         return [heard.announcement for heard in self._known.values()]
 
+    def look_soon(self) -> None:
+        """Make the next call of :meth:`incomplete` return ``True``: the folder has changed."""
+        self._read_at = -FILES_S
+
     def incomplete(self, adapted: int) -> bool:
         """
         Say whether to look for announcement files now.

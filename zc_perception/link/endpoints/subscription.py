@@ -441,6 +441,7 @@ class AdaptedSubscription(Generic[T]):
         changed, now = self._signs.changed(folder_ns, *local), time.monotonic()
         if folder_ns != self._folder_ns:
             self._folder_ns, self._folder_read_by = folder_ns, now + FILES_S + _RUNG_PERIOD_S
+            self._announcements.look_soon()
         direct = all(rung in (IN_PROCESS, SHARED_MEMORY) for rung, _ in choice.routes)
         calm = direct and bool(choice.routes or choice.reason == NO_PUBLISHER)
         return (
