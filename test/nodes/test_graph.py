@@ -370,9 +370,13 @@ def test_both_sides_name_the_camera_that_gives_no_frames() -> None:
     for side in sides:
         side.begin('node', BOTH)
         rig.sides._members[side.side] = Mock()
-    for begin_s, silent in enumerate(Side):
-        for number in range(20):
-            rig.sides._matcher.offer(silent.other, begin_s * 10**9 + number, Mock())
+    for count, silent in enumerate(Side, 1):
+        rig.sides._matcher.clear()
+        for side in Side:
+            rig.sides._matcher.offer(side, 0, Mock())
+        assert {side.status().message for side in sides} == {f'{count} pairs'}
+        for time_ns in range(1, 9):
+            rig.sides._matcher.offer(silent.other, time_ns, Mock())
         found = {side.status().message for side in sides}
         assert found == {f'frames of the {silent.value} camera do not come'}
 
