@@ -43,9 +43,8 @@ from zc_perception.errors import AcceleratorError, ConfigError, shown
 from zc_perception.parameters import ParameterSpec
 
 if TYPE_CHECKING:
-    from zc_perception.pixel.conversion import (
-        Planes,
-    )  # imported late, because importing OpenCV would delay the start of every node
+    # Not imported at run time: importing OpenCV would delay the start of every node.
+    from zc_perception.pixel.conversion import Planes
 
 _MOST = 16
 # Boxes from different tiles are the same object if their IoS (the intersection's share of the
