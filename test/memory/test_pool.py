@@ -625,7 +625,7 @@ def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) ->
     pool.add_retire_listener(heard.append)
     lease, filling = leased(pool), acquired(pool)
     pool.abandon(leased(pool))
-    refused = 'belongs to the process that made it; a forked child makes its own'
+    refused = 'belongs to the process that made it; a forked child has to make a pool of its own'
 
     def child() -> None:
         for ask in (pool.acquire, lambda: pool.lease(lease.slot, 1, 'x')):

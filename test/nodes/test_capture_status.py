@@ -512,7 +512,7 @@ def _subscription(rung: str, reason: str, errors: int = 0, **window: int) -> Any
         ('unmatched', 'no publisher', Level.WARN, 'start the camera'),
         (
             'unmatched',
-            "connecting to publisher 1a2b: no link to it; raise the limit ('ulimit -n')",
+            "connecting to publisher 1a2b: the link can't be made; raise the limit ('ulimit -n')",
             Level.WARN,
             'if this lasts',
         ),

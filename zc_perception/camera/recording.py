@@ -85,8 +85,8 @@ STUCK_S = 3.0
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# Keep this many of a latched topic's newest messages, because subscribers that come late get them,
-# too. Each publisher of the topic has one latched message, and few topics have 32 publishers.
+# Each new file begins with the newest messages of each latched topic, with at most this many of a
+# topic. A topic has one latched message of each publisher, and few topics have 32 publishers.
 _KEPT = 32
 
 
@@ -475,7 +475,8 @@ class Recorder:
         """
         Tell whether the message *item* needs a new file.
 
-        It does if *part* is full, or if *item* is a frame and *part* has frames of another format.
+        It does if *part* is full, or if *item* is a frame and *part* has frames of another format
+        (a frame's :class:`Topic` contains the format).
         """
         size, limits = part.writer.size, self._limits
         if item.copy is not None and part.frames not in (None, item.topic):

@@ -253,7 +253,7 @@ class NvBufSurfaceHeap:
         except OSError as error:
             owner.close()
             raise AllocationError(
-                f"libnvbufsurface's buffer can't be duplicated: {error.strerror}"
+                f"the descriptor of libnvbufsurface's buffer can't be duplicated: {error.strerror}"
             ) from error
         except BaseException:
             owner.close()

@@ -43,7 +43,8 @@ CPU_ACCESS_TIMEOUT_S = 5.0
 _SYNC_ATTEMPTS = 100
 MAPPABLE = "the buffer's owner has to send an O_RDWR or O_RDONLY descriptor"
 _UNMAPPABLE = (
-    'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
+    'use a consumer that imports the buffer, or a heap with CPU access such as '
+    '/dev/dma_heap/system'
 )
 # Errors of mmap that the exporter doesn't cause. EMFILE is possible, because Python's mmap
 # duplicates the descriptor.

@@ -239,9 +239,10 @@ class PoolStatistics:
     :param exhausted: frames that found no free slot.
     :param refused_by_quota: for each holder, how many leases it was refused since its quota began.
     :param abandoned: leases that their owners did not release.
-    :param retired: slots given up because a fence stayed pending, or a quarantine fence could not
-        be made.
-    :param quotas: for each holder, how many frames it may hold, plus how many may wait for it.
+    :param retired: slots given up because a fence stayed pending, or :meth:`BufferPool.revoke`
+        could make no quarantine fence.
+    :param quotas: for each holder, how many frames it may lease, plus how many may wait until the
+        holder takes them.
     :param reserve: the number of slots that the producer keeps for itself.
     :param refused: all leases that were refused because of a quota.
     :param fence_errors: release fences that signalled an error.
@@ -1132,7 +1133,7 @@ class BufferPool:
     def _not_ours(self) -> StaleFrameError:
         return StaleFrameError(
             f'the pool of {self.name} belongs to the process that made it; '
-            'a forked child makes its own'
+            'a forked child has to make a pool of its own'
         )
 
     def _not_good(self, lease: Lease, fence: Fence | None) -> StaleFrameError:

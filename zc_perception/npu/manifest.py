@@ -690,7 +690,7 @@ def load_manifest(model: str) -> ModelManifest:
     if not variants or 'engine' in values or 'file' in values:
         parts.insert(0, _Part(path, values, None, None))
     else:
-        words = "a key of a variant, as the top level has neither 'engine' nor 'file'"
+        words = "moved to the variants, as the top level has neither 'engine' nor 'file'"
         for key in values.keys() - {'variants', *_SHAREABLE}:
             raise Place(path).at(key).refuse(values[key], words)
     engines: set[str] = set()

@@ -222,9 +222,9 @@ RATE_FROM = 64
 @dataclass(frozen=True)
 class Moment:
     """
-    The next frame, before its pixels are read.
+    The time and header of the next frame, whose pixels are not read yet.
 
-    :param time_ns: ns since the source's first frame, on the source's own time axis.
+    :param time_ns: the frame's time in ns since the source's first frame, by the source's clock.
     :param header: the recorded header, if the source has headers.
     """
 

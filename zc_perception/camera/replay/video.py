@@ -755,11 +755,13 @@ class VideoFile:
 
     def framerate(self, wanted: float, most: float) -> float:
         """
-        Return the header's frames per second, unless the first frames' times contradict them.
+        Return the frame rate of the file's header, or the rate computed from the frames' times.
 
-        :param wanted: the user's rate, for a file without a plausible one; 0: none given.
+        The computed rate is returned if the header names no rate, or a rate that contradicts it.
+
+        :param wanted: the user's rate, returned if the file's rate is above *most*; 0: none given.
         :param most: the highest plausible rate.
-        :raises ConfigError: the rate is higher than *most*, and *wanted* is 0.
+        :raises ConfigError: the file's rate is above *most*, and *wanted* is 0.
         """
         for _ in self._packets():
             if len(self._keys) == RATE_FROM:

@@ -395,7 +395,7 @@ class SharedMemoryLinks:
                     self._point(publisher_id, announcement)
                 except OSError as error:  # no free file descriptor; the next update() tries again
                     reason = NO_DESCRIPTOR.get(error.errno or 0, error.strerror)
-                    text = f'no link to it: {reason}'
+                    text = f"the link can't be made: {reason}"
                     unreachable[publisher_id] = RemotePublisher(
                         publisher_id, RemoteState.CONNECTING, text
                     )
