@@ -68,7 +68,7 @@ def _parser() -> OptionParser:
         nargs='+',
         default=[],
         metavar='NAME',
-        help='namespaces of the cameras, as for perception --cameras',
+        help="the cameras' namespaces, the same as for the program perception",
     )
     main.add_argument(
         '--only',

@@ -345,8 +345,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'max_rate',
             0.0,
-            'Highest number of frames per second that are run through the model, always the '
-            'newest frames. 0: no limit.',
+            'The model gets at most this many frames per second. The frames between them are left '
+            'out. 0: no limit.',
             'Hz',
             0.0,
             1000.0,

@@ -598,7 +598,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
             hidden(pid, f"this user may not list the process's files: {proc}/{pid}/fd", _as_whom())
             continue
         if pids is not None and not (proc / str(pid)).exists():
-            hidden(pid, 'there is no such process', 'start it, or give another pid')
+            hidden(pid, 'there is no such process', 'give the pid of a running node')
         for link in links:
             try:
                 found = _open_log(link, pid, proc)

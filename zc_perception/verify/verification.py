@@ -570,7 +570,7 @@ def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
     hidden = {one.pid: one for one in found.unreadable}
     for pid in sorted(set(pids)):
         if not (PROC / str(pid)).exists():
-            told.append(f'process {pid}: there is no such process; start it, or give another pid')
+            told.append(f'process {pid}: there is no such process; give the pid of a running node')
         elif pid not in seen and pid not in hidden:
             told.append(
                 f'{who(pid)} is no node with a frame log; give the processes of capture and '

@@ -207,7 +207,7 @@ def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
     ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
     ('boxes', {'keypoints': (2, 2), 'coordinates': 'relative'},
      'head.coordinates is relative: with keypoints it must be input'),
-    ('yolov8', {'masks': 32, 'oriented': True}, 'masks and head.oriented: rows have the'),
+    ('yolov8', {'masks': 32, 'oriented': True}, 'masks and head.oriented: each row of an'),
     ('yolov8', {'strides': (8, 8, 16)}, r'head.strides is \[8, 8, 16\]; it must be a list'),
     ('yolox', {'strides': (0, 8)}, r'head.strides is \[0, 8\]; it must be a list'),
     ('yolov5', {'anchors': ANCHORS[:2]}, r'has \[2, 2\] anchors; it must have one list'),

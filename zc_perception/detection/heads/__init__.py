@@ -52,7 +52,7 @@ HEADS: Kinds[Head] = Kinds(
 )
 
 
-_END_TO_END = 'boxes, or yolov8 for an export without suppression'
+_END_TO_END = 'boxes, or yolov8 if the model was exported without non-maximum suppression'
 # Patterns for names of networks that a user may write in place of a kind of head, each with the
 # head to suggest.
 _MEANT = (

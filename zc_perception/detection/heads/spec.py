@@ -97,8 +97,8 @@ class HeadSpec:
         given = {name: value for name in EXTRAS if (value := getattr(self, name, None))}
         if len(given) > 1:
             raise ConfigError(
-                f'head.{" and head.".join(given)}: rows have the numbers of only one of '
-                'these options; leave the others out'
+                f'head.{" and head.".join(given)}: each row of an output has the numbers for only '
+                'one of these options; leave the others out'
             )
         count, numbers = given.get('keypoints', (0, 2))
         if numbers not in (2, 3):

@@ -179,7 +179,7 @@ class MessageWriter(Generic[T]):
             self._node.destroy_publisher(publisher)
 
     def readers(self) -> int:
-        """Return the number of readers of messages on the topic itself, in any process."""
+        """Return how many readers, in all processes, the main topic (not an extra topic) has."""
         return subscription_count(self._publisher)
 
     @property

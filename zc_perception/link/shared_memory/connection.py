@@ -184,7 +184,7 @@ class Connection:
             self._fail('lease', f'a frame was released before it was fully published: {error}')
             raise
         if delivery is None:
-            self._fail('lease', f"other code has changed the quota of '{self.holder}'")
+            self._fail('lease', f"the quota of '{self.holder}' was changed from outside this link")
         else:
             data = frame.data
             self._out[data.buffer_uid, data.generation] = delivery

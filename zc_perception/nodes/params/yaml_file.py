@@ -82,7 +82,12 @@ class ParameterYaml:
 
 
 def section_matches(section: str, node: str) -> bool:
-    """Return whether a section matches a node; ``*``: any one part, ``**``: 0 or more parts."""
+    """
+    Return whether a section matches a node's full name.
+
+    Part ``**`` of the section matches 0 or more parts of the name. A ``*`` in another part matches
+    any characters except ``/``.
+    """
     pattern = ''.join(
         '(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*')
         for token in section.split('/')[1:]
