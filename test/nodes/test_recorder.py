@@ -90,7 +90,8 @@ def test_frames_and_topics_of_another_process_are_recorded_bit_by_bit(
     frames = counts['/image_raw']
     written = f"{frames} frames and {sum(counts.values()) - frames} messages in '{path}' (1 files)"
     assert (
-        f'{written}, 0 left out because the disk was too slow, 0 frames could not be recorded'
+        f'{written}, 0 frames and messages left out because the disk was too slow, '
+        '0 frames could not be recorded'
     ) in recorder.output
     scene, found = RoadScene(320, 240, 7), []
     luma, chroma = np.empty((240, 320), np.uint8), np.empty((120, 160, 2), np.uint8)

@@ -154,7 +154,7 @@ def _opposite(level: int, rng: np.random.Generator) -> int:
 
 
 def box(x0: float, y0: float, x1: float, y1: float) -> Points:
-    """Return an upright rectangle."""
+    """Return a rectangle with sides parallel to the axes."""
     return [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
 
 

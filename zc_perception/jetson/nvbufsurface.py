@@ -628,7 +628,7 @@ class SurfaceCache:
 
 
 def map_params(image: SurfaceImage, fd: int, color_format: int) -> ctypes.Structure:
-    """Return the library's description of *image*, with *fd* as the buffer's descriptor."""
+    """Describe *image* for libnvbufsurface; *fd* is the descriptor of the image's buffer."""
     layout = image.layout
     parameters = MapParams(
         num_planes=len(layout.planes),

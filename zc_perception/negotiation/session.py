@@ -323,7 +323,7 @@ class BufferSession:
         return found
 
     def describe(self) -> str:
-        """Return one line for logs: the settings, the reason, and each participant's result."""
+        """Return a log line: the settings, why they were chosen, and each participant's result."""
         why = f' ({self.why})' if self.why else ''
         return f'{self.settings.describe()}{why}; ' + ', '.join(
             f'{name} {outcome}' for name, outcome in self.outcomes().items()

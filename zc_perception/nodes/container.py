@@ -530,7 +530,7 @@ class ComponentManager(Node):
             return [self._loaded[unique_id] for unique_id in sorted(self._loaded)]
 
     def workers(self) -> list[PerceptionNode]:
-        """Return the loaded components of this package; only these report their progress."""
+        """Return the loaded nodes of this package; only these have a ``progress()``."""
         return [one.node for one in self._present() if isinstance(one.node, PerceptionNode)]
 
     def _on_unload(self, request: Any, response: Any) -> Any:

@@ -312,7 +312,7 @@ DETECTIONS = Part(
         f'{_SLOW_MODEL.what}: only {{done:.1f}} of {{target:.1f}} frames per second go through it',
         _SLOW_MODEL.advice,
     ),
-    well='{done:.1f} of {coming:.1f} frames per second',
+    well='{done:.1f} of {coming:.1f} frames per second go through the model',
 )
 # The diagnostics' advice on a late frame. The key is the stage that exceeded its usual duration
 # most.

@@ -184,7 +184,7 @@ class LabelledBox:
         return all(map(math.isfinite, numbers))
 
     def corners(self) -> list[tuple[float, float]]:
-        """Return the four corners in pixels of the frame."""
+        """Return the box's four corners, in pixels of the frame."""
         x, y = (self.left + self.right) / 2, (self.top + self.bottom) / 2
         cos, sin = math.cos(self.theta) / 2, math.sin(self.theta) / 2
         width, height = self.right - self.left, self.bottom - self.top
@@ -194,7 +194,7 @@ class LabelledBox:
         ]
 
     def outline(self, scale: tuple[float, float]) -> list[tuple[int, int]]:
-        """Return the corners in pixels of a picture that is reduced by *scale*."""
+        """Return the box's corners, in pixels of a picture that is reduced by *scale*."""
         return [(pixel(x * scale[0]), pixel(y * scale[1])) for x, y in self.corners()]
 
 

@@ -593,7 +593,7 @@ class RecorderNode(PerceptionNode):
         files = (
             f"'{self.parameters['path']}' ({len(done.files)} files)" if done.files else 'no file'
         )
-        left_out = f'{done.dropped} left out because the disk was too slow'
+        left_out = f'{done.dropped} frames and messages left out because the disk was too slow'
         self.get_logger().info(
             f'{done.recorded} frames and {done.messages} messages in {files}, {left_out}, '
             f'{done.refused + unread} frames could not be recorded, {self._missing} never came'

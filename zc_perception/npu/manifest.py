@@ -1131,7 +1131,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         for axis, size, want in zip(axes, shape, network.shape, strict=False)
         if size not in (None, want)
     }
-    advice = 'correct it, or leave it out'
+    advice = 'correct the key, or leave it out'
     if len(shape) != 4 or (wrong and axes != (*has,)):
         key, value, said = 'layout', f'{network.layout} ({" x ".join(axes)})', str(picture)
     elif wrong:

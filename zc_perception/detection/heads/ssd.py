@@ -90,8 +90,9 @@ class Ssd(Head):
         'priors': Key(
             array('a list of lists of four numbers', array('four numbers', number(), 4, 4)),
             (
-                'Centre x, y, width and height of each prior, relative to the input, in the order '
-                'of the rows. Give either priors, or anchors from which they are computed.'
+                'Centre x, y, width and height of each prior, as fractions of the input picture, '
+                'in the order in which the outputs have the priors. Give either priors, or '
+                'anchors from which this head computes the priors.'
             ),
         ),
         'box_order': Key(

@@ -374,7 +374,7 @@ class AdaptedPublisher(Generic[T]):
 
     @property
     def history(self) -> int:
-        """For cameras: how many of the newest objects are kept for late subscriptions."""
+        """How many of the newest published objects the publisher keeps for late subscriptions."""
         qos = self._bus_publisher.qos
         return (qos.depth or 0) if qos.transient_local else 0
 

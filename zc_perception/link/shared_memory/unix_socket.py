@@ -407,7 +407,8 @@ def check_place(path: Path, parameter: str) -> None:
     """
     Check that it is safe to make a socket at *path*, which the user has set.
 
-    The folder must belong to this user, and no other user may be able to write to it.
+    The folder of *path* must belong to the user who runs this process, and no other user may be
+    able to write to the folder.
 
     :param parameter: the parameter's name, for the error's text.
     :raises ConfigError: *path* is relative or too long, its folder doesn't exist or isn't safe, or

@@ -461,7 +461,7 @@ class MemmoveProbe:
             self.unreadable.append(
                 Unreadable(
                     source,
-                    'the path has a space, which a probe cannot have',
+                    'the path has a space, and the kernel takes no such path for a probe',
                     'install the library elsewhere',
                 )
             )
