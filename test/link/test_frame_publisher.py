@@ -323,7 +323,7 @@ def test_a_loan_is_for_one_block(cameras: Cameras) -> None:
     for _ in range(2):
         with contextlib.suppress(ConfigError), loan as out:
             fill(out.planes, 1)
-        with pytest.raises(ConfigError, match=r'call loan\(\) anew for each block'), loan:
+        with pytest.raises(ConfigError, match=r'call loan\(\) anew for each with block'), loan:
             pass
     within = publisher.loan()
     with pytest.raises(ConfigError, match='a loan is for one frame'), within, within:

@@ -504,7 +504,7 @@ def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
 
 
 def _are_all(indexes: Sequence[bytes], content: bytes) -> bool:
-    """Tell whether the message indexes that follow a chunk list all messages of the chunk."""
+    """Tell whether all messages of a chunk are listed in the indexes that follow the chunk."""
     at, messages = 0, 0
     while at + _RECORD.size <= len(content):
         messages += 1

@@ -230,8 +230,8 @@ def choose(view: TopicView) -> Choice:
             for reason in (
                 *indirect.values(),
                 *(
-                    f'{reason}, but its messages are read, because another publisher has no '
-                    'direct link'
+                    f"{reason}, but this publisher's messages are read, because another publisher "
+                    'has no direct link'
                     for _, reason in direct
                 ),
             )

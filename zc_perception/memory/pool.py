@@ -1534,8 +1534,8 @@ class HeldBuffers:
     """
     Stores, for each use of a slot, callbacks that return the slot's buffers to the buffers' owner.
 
-    The thread that ends the use calls its callbacks, without this object's lock. Pass :meth:`free`
-    to the pool as ``on_free``, and :meth:`ended` to the pool's method ``add_retire_listener``.
+    No callback is called while this object's lock is held. Pass :meth:`free` to the pool as
+    ``on_free``, and :meth:`ended` to the pool's method ``add_retire_listener``.
     """
 
     def __init__(self) -> None:

@@ -121,8 +121,9 @@ _REALTIME = (
 _PUBLISHER = (
     ParameterSpec('shared_memory', True, ('Share the memory of the frames with other processes '
                                           'of this host.')),
-    ParameterSpec('shared_memory_group', '', ('Group whose members may connect, besides this '
-                                              'user and root.')),
+    ParameterSpec('shared_memory_group', '', ('Group whose members may read the frames as '
+                                              "shared memory, besides root and this node's user."
+                                              )),
     ParameterSpec('quarantine', 2.0, "How long a dead consumer's buffers are not used again if "
                                      "no fence tells when its device is done with them. Set it "
                                      "to the duration of a device's longest job.", 's', 0.0, 60.0),
@@ -131,7 +132,7 @@ _SUBSCRIPTION = (
     ParameterSpec('shared_memory', True, ('Receive frames from other processes of this host by '
                                           'shared memory.')),
     ParameterSpec('shared_memory_users', [], ('Users whose publishers are trusted, besides '
-                                              'this user and root.')),
+                                              "this node's user and root.")),
     ParameterSpec('copy_free', 'preferred', ('required: it is an error if frames can come only '
                                              'as plain messages, which are copies.'),
                   choices=('preferred', 'required')),

@@ -405,7 +405,8 @@ INPUT = Table(
         ),
         'std': Key(
             array('one number above 0, or one for each channel', number(above=0), 1, 3),
-            'Divisors of the values after mean was subtracted.',
+            'After mean is subtracted, the values are divided by std: one number, or one for each '
+            'channel.',
             [],
         ),
         'scale': Key(

@@ -397,7 +397,7 @@ class PcieLink:
             return 'it is down or retraining, so the card may be off, resetting or loose'
         if self.port.known and not self.port.enough:
             return (
-                f'its slot (port {self.port_address}) can do no more than {self.port}, so '
+                f"the card's slot (port {self.port_address}) can do no more than {self.port}, so "
                 'use another slot or adapter'
             )
         if self.card.known and not self.card.enough:

@@ -226,7 +226,7 @@ class _Loan(AbstractContextManager[LoanedFrame]):
 
     def __enter__(self) -> LoanedFrame:
         if self._entered:
-            raise ConfigError('a loan is for one frame: call loan() anew for each block')
+            raise ConfigError('a loan is for one frame: call loan() anew for each with block')
         self._entered = True
         return self._frame.__enter__()
 

@@ -678,7 +678,7 @@ class AdaptedSubscription(Generic[T]):
         return False
 
     def _take_unjudged(self) -> None:
-        """Convert the messages in _unjudged and queue them; called with the message lock held."""
+        """Convert and queue those of the waiting messages that are new; needs the message lock."""
         while self._unjudged:
             _, key, message = self._unjudged.popleft()
             if self._changeover.accept_message(key):

@@ -16,11 +16,12 @@
 """
 Read packets, descriptors and credentials from Unix sockets, and manage the folder of the sockets.
 
-Each descriptor gets an owner when it arrives, so that no code path can forget to close it.
+Each descriptor that arrives becomes an :class:`OwnedFd` at once, so that no code path can leak the
+descriptor.
 
-The second half of the file makes and checks the folder of the sockets. Only our own user can enter
-this folder; if a group is given, its members can enter it, too. The second half also removes
-sockets that killed producers left.
+The second half of the file makes and checks the folder of the sockets. Only the user who runs this
+process can enter the folder; if a group is given, so can the group's members. The second half also
+removes sockets of publishers that were killed.
 """
 
 from __future__ import annotations
@@ -523,9 +524,9 @@ def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool
 
 def remove_stale(folder: Path) -> int:
     """
-    Remove the sockets of killed producers, and their announcements.
+    Remove the sockets of killed publishers, and their announcements.
 
-    This is safe while other producers start and run.
+    This is safe while other publishers start and run.
 
     :return: how many sockets were removed.
     """

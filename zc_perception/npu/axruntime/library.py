@@ -252,7 +252,7 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
         ),
     ),
 }
-"""The result type and the argument types of each function that this package calls.
+"""The result type and the argument types of each function that this package needs.
 
 A library that lacks one of these functions is refused."""
 
