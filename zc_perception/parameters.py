@@ -93,7 +93,7 @@ class ParameterSpec:
     check: Callable[[Any], object] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a wrong declaration during its module's import: that error names the package."""
+        """Refuse a wrong declaration early, while the module that contains it is imported."""
         if type(self.default) not in TYPE_NAMES:
             raise ConfigError(
                 f"the default of parameter '{self.name}' is {shown(self.default)}; it must be "

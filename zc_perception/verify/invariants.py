@@ -531,7 +531,7 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
         return
     _unread(seen, findings, 'memmove')
     step = (
-        'give the capture and inference nodes the same frame settings; look at the values '
+        'frames that are converted, or that travel as messages, are copied; look at the values '
         'conversions and rung in /diagnostics'
     )
     for copy in seen.copies[:_SHOWN]:

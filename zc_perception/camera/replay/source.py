@@ -247,7 +247,7 @@ class FrameSource(ABC):
     colorimetry = BT601_LIMITED
     has_headers = False
     stamps: RecordedStamps | None = None
-    """Replaces useless recorded stamps; ``None``: the source has no headers."""
+    """The object that replaces useless stamps; ``None``: the recording has no message headers."""
     number = -1
     """Number of the frame that :meth:`advance` last went to, or failed to reach; -1: none yet."""
 

@@ -199,15 +199,15 @@ _WHOLE_FIELDS = {abi.FIELD_NONE: 'progressive', 4: 'interlaced', 8: 'interlaced'
 @dataclass(frozen=True)
 class Dequeued:
     """
-    A buffer that the driver has filled.
+    A V4L2 buffer that the driver has filled; it consists of one or several memory buffers.
 
     :param stamp_ns: the driver's timestamp, in ns.
     :param monotonic: whether the timestamp is in CLOCK_MONOTONIC.
     :param error: whether the driver marked the data as bad.
     :param start_of_exposure: whether the timestamp is the time at which the exposure began; if
         not, it is the time at which the frame's last pixel arrived.
-    :param used: per memory buffer, the offset at which the data ends.
-    :param data_offsets: per memory buffer, the offset at which the data begins.
+    :param used: for each memory buffer, the offset at which the data ends.
+    :param data_offsets: for each memory buffer, the offset at which the data begins.
     """
 
     index: int

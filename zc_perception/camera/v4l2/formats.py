@@ -16,9 +16,8 @@
 """
 Turn a V4L2 driver's answers into formats, sizes, rates, and layouts of planes.
 
-Sources: the kernel's *Image Formats* (planar formats: how strides and offsets of the chroma planes
-follow from the first plane's; one buffer for all planes or one for each) and *Single- and
-multi-planar APIs* (``data_offset``).
+The rules come from two documents of the kernel: *Image Formats* (strides and offsets of the chroma
+planes), and *Single- and multi-planar APIs* (``data_offset``).
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ Find the cells whose score reaches a threshold.
 
 The threshold is converted into the tensor's raw type (:func:`raw_threshold`), so that raw values
 can be compared with it and only candidates are dequantised. :func:`make_score_filter` returns a
-filter for class scores. :class:`ObjectFilter` is for heads whose score is objectness times class.
+filter for class scores. :class:`ObjectFilter` is for heads whose score is the objectness times the
+class score.
 """
 
 from __future__ import annotations
