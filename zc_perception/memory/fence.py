@@ -268,7 +268,7 @@ class SyncFile:
         return self._fd.fileno()
 
     def dup(self) -> SyncFile:
-        """Return the same fence with a descriptor of its own."""
+        """Return a second object for the fence, which owns a duplicate of the descriptor."""
         other = SyncFile(self._fd.dup())
         other._merged_error = self._merged_error
         return other

@@ -896,7 +896,7 @@ class BufferPool:
             self._tell()
         return len(leases)
 
-    # The end of a slot's use.
+    # Methods that free or retire a slot after its use.
 
     def _settle(self, slot: Slot) -> None:
         """Free the slot, let it wait for its fences, or retire it. The caller holds the lock."""

@@ -22,9 +22,9 @@ Formats are compared as pairs of fourcc and modifier. Sizes, heaps, placement, a
 counts don't depend on each other, so each is checked by itself. If no setting suits all
 participants, the error names every constraint that is a cause.
 
-If several settings are possible, the one with the lowest sum of costs is chosen; among equal sums,
-the one that comes first in the producer's order. So the result doesn't depend on the order in
-which consumers arrived.
+Each participant gives each format a cost. If several formats are possible, the one with the lowest
+sum of all participants' costs is chosen; among equal sums, the one that comes first in the
+producer's list. So the result doesn't depend on the order in which consumers arrived.
 """
 
 from __future__ import annotations

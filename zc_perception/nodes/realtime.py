@@ -58,7 +58,7 @@ from zc_perception.shipped_files import shipped_file
 REALTIME = Part(
     'realtime',
     Row(lambda s: s.refused, WARN, '{refused}', 'see {page}, real-time knobs',
-        'the parameter that the system refused, and what to grant',
+        'the parameter that the system refused, and the right that the node needs',
         'see [real-time knobs](vehicle.md#real-time-knobs)'),
     well='',
 )  # fmt: skip

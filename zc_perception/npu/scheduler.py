@@ -697,7 +697,7 @@ class _LatePlaces:
         return fence
 
     def ended(self, fd: int) -> bool:
-        """Return whether *fd* belongs to a job that was given up; its place is then free."""
+        """Count a job's place as free if *fd* is from :attr:`fences`; return whether it is."""
         place = self.fences.pop(fd, None)
         if place is None:
             return False

@@ -841,7 +841,7 @@ class AdaptedSubscription(Generic[T]):
         return True
 
     def _go_on(self) -> None:
-        """Wake the executor if objects wait for the callback, and the window isn't full."""
+        """Wake the executor if the callback may have the oldest queued object."""
         if self._wake is not None and len(self.queue) and not self.queue.shut:
             self._wake()
 

@@ -194,7 +194,7 @@ class AxRuntimeAccelerator(AxRuntime):
         Load a model onto each core in use, see :meth:`Accelerator.load`.
 
         :raises ConfigError: the model isn't compiled for the runtime, its sizes differ from the
-            manifest's, or the runtime refuses its options.
+            manifest's, or the runtime refuses an option for loading it.
         :raises AcceleratorError: the device is in use, or can't load the model.
         :raises DeviceLostError: the runtime doesn't return from a call.
         """
