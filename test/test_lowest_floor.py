@@ -461,6 +461,21 @@ def test_a_signal_is_an_exception_where_that_is_allowed_and_once(
     interruption.handle(2, None)
 
 
+def test_it_is_still_allowed_after_an_inner_block_but_not_after_a_signal_there(
+    interruption: Interruption,
+) -> None:
+    with pytest.raises(Told), interruption.allowed():
+        with interruption.allowed():
+            pass
+        try:
+            with interruption.allowed():
+                interruption.handle(15, None)
+        finally:
+            interruption.handle(2, None)
+    with pytest.raises(Told), interruption.allowed(), interruption.allowed():
+        raise AssertionError('it was told before')
+
+
 def test_one_that_has_come_before_is_not_forgotten(interruption: Interruption) -> None:
     interruption.handle(15, None)
     with pytest.raises(Told), interruption.allowed():

@@ -166,14 +166,15 @@ class Interruption:
         """
         Let a signal raise its exception in this block; :meth:`begin` sets which exception.
 
-        For a signal that came before the block, the exception is raised at once.
+        For a signal that came before the block, the exception is raised at once. Blocks may be
+        nested.
         """
-        self._allowed = True
+        was, self._allowed = self._allowed, True
         try:
             self._look()
             yield
         finally:
-            self._allowed = False
+            self._allowed = was and not self.came
 
     @contextlib.contextmanager
     def put_off(self) -> Iterator[None]:
@@ -219,6 +220,24 @@ def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
                 signal.signal(number, signal.SIG_IGN if for_good else handler)
             signal.set_wakeup_fd(-1)
             INTERRUPTION._reading = INTERRUPTION._writing = None
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """
+    Let a signal's exception end a long wait in this block.
+
+    This has an effect only inside :func:`interruptions`, and on the main thread, which handles the
+    signals.
+    """
+    import threading
+
+    main = threading.current_thread() is threading.main_thread()
+    if INTERRUPTION._reading is None or not main:
+        yield
+        return
+    with INTERRUPTION.allowed():
+        yield
 
 
 def put(text: str, stream: TextIO | None, end: str = '\n') -> OSError | None:

@@ -22,6 +22,7 @@ from contextlib import closing
 import os
 from pathlib import Path
 import select
+import signal
 import threading
 import time
 from typing import Any
@@ -56,6 +57,7 @@ from zc_perception.npu.onnx import accelerator as onnx_accelerator
 from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.terminal import Interrupted, interruptions
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
 WAIT_S = PATIENCE_S
@@ -194,6 +196,22 @@ def engine(accelerator: OnnxAccelerator, monkeypatch: pytest.MonkeyPatch) -> Scr
     monkeypatch.setattr(onnx_accelerator, 'HogEngine', lambda: engine)
     accelerator.load(load_manifest('hog'))
     return engine
+
+
+def test_a_signal_ends_the_wait_for_a_model_that_is_compiled_for_minutes(
+    accelerator: OnnxAccelerator,
+) -> None:
+    compiled = threading.Event()
+
+    def compile_model() -> Engine:
+        assert compiled.wait(WAIT_S)
+        return ScriptedEngine()
+
+    with pytest.raises(Interrupted), interruptions():
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        accelerator._thread.load(compile_model, WAIT_S)
+    assert not compiled.is_set()
+    compiled.set()
 
 
 def filled(make_frame: MakeFrame, pool: BufferPool, value: int) -> Frame:

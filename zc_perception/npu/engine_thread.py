@@ -47,6 +47,7 @@ from zc_perception.npu.manifest import ModelInput
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import Planes
 from zc_perception.pixel.layout import ImageLayout
+from zc_perception.terminal import interruptible
 
 
 class Result(Protocol):
@@ -306,7 +307,8 @@ class EngineThread:
         if self._thread.ident is None:
             self._thread.start()
         try:
-            refusal = answers.get(timeout=timeout_s)
+            with interruptible():  # some providers compile the model first, for minutes
+                refusal = answers.get(timeout=timeout_s)
         except queue.Empty:
             raise DeviceLostError(
                 f'the model was not loaded within {timeout_s:g} s; restart the node'
