@@ -677,7 +677,7 @@ def test_a_heap_that_is_named_is_the_only_one(devices: Path) -> None:
     assert (heaps.names, heaps.reasons) == ((MEMFD,), ("parameter 'heap' is 'memfd'",))
     with pytest.raises(
         AllocationError,
-        match="heap 'udmabuf' is not one of memfd; to offer it, set parameter 'heap' to its name",
+        match="heap 'udmabuf' is not one of memfd; to use it, set the camera's parameter 'heap'",
     ):
         heaps.choose(UDMABUF)
 

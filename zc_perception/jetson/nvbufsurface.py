@@ -316,8 +316,8 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structu
     """Return a surface's layout; check that its image is the one that was asked for."""
     if surface.batchSize != 1 or not surface.surfaceList:
         raise AllocationError(
-            f'libnvbufsurface returned a batch of {surface.batchSize} images; this release of the '
-            'library has another struct layout: use heap: auto'
+            f'libnvbufsurface returned a batch of {surface.batchSize} images instead of one, so '
+            "this release of the library has another struct layout; set parameter 'heap' to auto"
         )
     params = surface.surfaceList[0]
     names = ('width', 'height', 'format', 'layout', 'planes')
@@ -339,7 +339,7 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structu
     if came != want:
         raise AllocationError(
             f'libnvbufsurface was asked for {want} and returned {came}; this release of the '
-            'library may have another struct layout: use heap: auto'
+            "library may have another struct layout; set parameter 'heap' to auto"
         )
     layout, _ = surface_image(params)
     try:

@@ -236,8 +236,8 @@ class ReaderStatistics:
 
     :param sent: number of frames sent to the reader.
     :param held: number of frames that the reader holds now.
-    :param dropped: number of frames not sent, because the reader's window was full, because the
-        reader didn't read its socket, or because a frame's fence failed.
+    :param dropped: number of frames not sent, because the reader held as many frames as it may,
+        because the reader didn't read its socket, or because a frame's fence failed.
     :param copied: number of frames sent as a copy.
     """
 

@@ -357,8 +357,8 @@ class OfferedHeaps:
             raise AllocationError(f"heap '{name}' can't be opened: its owner was closed")
         if name not in self.names:
             raise AllocationError(
-                f"heap '{name}' is not one of {', '.join(self.names)}; to offer it, set "
-                "parameter 'heap' to its name, or to auto"
+                f"heap '{name}' is not one of {', '.join(self.names)}; to use it, set the "
+                "camera's parameter 'heap' to its name, or to auto"
             )
         if self._heap is not None and self._heap.name == name:
             return

@@ -326,7 +326,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
 
 def _format(word: str) -> Format:
     """Parse GStreamer's ``drm-format``, whose modifier may also be the word ``INVALID``."""
-    # A fourcc such as 'R8  ' ends with blanks, which were lost when the entry was split.
+    # A fourcc such as 'R8  ' ends with blanks. The caller split its text at blanks, so add them.
     name, colon, value = word.partition(':')
     fourcc, modifier = parse_drm_format(name.ljust(4) + colon + value, implicit=True)
     # Refuse a fourcc that this package doesn't know: none of its cameras can give such images, so

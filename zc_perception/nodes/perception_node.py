@@ -268,7 +268,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def flowing(self) -> bool:
-        """Whether frames may be handed on; read for each frame, so it must be quick."""
+        """Whether the node processes frames now; the node reads this for each frame."""
         return self._flowing
 
     @property

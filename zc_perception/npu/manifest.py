@@ -474,7 +474,7 @@ _KEYS = {
     ),
     'classes': Key(
         array('a list of at least one class name', text('a name'), 1),
-        'Names of the classes, in the order of the scores, without a background class.',
+        "Names of the classes, in the network's order, without a background class.",
     ),
     'classes_file': Key(
         text('the name of a text file with one class per line, relative to the manifest'),

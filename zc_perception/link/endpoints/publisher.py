@@ -101,7 +101,8 @@ class Announcer:
         """
         Publish *announcement* in place of the earlier one.
 
-        If the file can't be written now, as on a full disk, writing is tried again every 5 s.
+        The announcement is also written to a file. If that fails, for example because the disk is
+        full, it is tried again every 5 s.
         """
         with self._lock:
             self._announcement = announcement

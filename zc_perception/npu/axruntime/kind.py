@@ -16,10 +16,11 @@
 """
 Declare accelerator axruntime, and read what Voyager's compiler writes about a model's input.
 
-The compiler writes ``model.json``, which the runtime loads, and ``manifest.json`` beside that
-file. ``model.json`` has the input's shape in memory; only ``manifest.json`` has its padding. The
-runtime gives all other values after it has loaded the model. Source: files of SDK 1.3 to 1.6
-(``model.json`` version 4.0, ``manifest.json`` version 1.1) and the SDK's code that reads them.
+The compiler writes ``model.json``, which the runtime loads, and ``manifest.json``.
+``model.json`` has the input's shape with padding; only ``manifest.json`` says how much of it is
+padding. The runtime gives all other values after it has loaded the model. Source: files of SDK
+1.3 to 1.6 (``model.json`` version 4.0, ``manifest.json`` version 1.1) and the SDK's code that
+reads them.
 
 Every node imports this module when it starts; therefore only :meth:`AxRuntime.open` imports the
 module that implements the accelerator.

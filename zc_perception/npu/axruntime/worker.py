@@ -147,7 +147,7 @@ def why_no_heap(name: str, error: AllocationError) -> str:
                 f'group, and give a container this device (--device {node})'
             )
             return f"{node} can't be used: {refusal.strerror}; {rights}"
-        # Leave out the advice in *error*'s text, because it names a parameter of the camera.
+        # Don't show *error*'s text: it advises to set parameter 'heap', which only cameras have.
         case OSError() as refusal:
             return f"{node} can't be used: {refusal.strerror}"
     return f"{node} can't be used: {error}"
