@@ -210,7 +210,7 @@ def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colo
     span = fields.quantization or (1 if rgb or fields.colorspace == _JPEG else 2)
     if not rgb and encoding not in _V4L2_MATRICES:
         raise FormatError(
-            f"V4L2 Y'CbCr encoding {encoding} has no matrix here; known are "
+            f"V4L2 Y'CbCr encoding {encoding} is not supported; known are "
             f'{", ".join(map(str, _V4L2_MATRICES))}'
         )
     if transfer not in _V4L2_TRANSFERS or span not in (1, 2):

@@ -192,7 +192,7 @@ class GStreamerCamera(GStreamerKind):
                 raise refusal(
                     f'{self._where} gives {self.width}x{self.height}, parameters width and '
                     f'height say {width}x{height}; '
-                    "put the size into the pipeline's caps, or set both parameters to 0"
+                    "put the wanted size into the pipeline's caps, or set both parameters to 0"
                 )
         except FormatError as error:
             self.close()
@@ -305,8 +305,8 @@ class GStreamerCamera(GStreamerKind):
             )
         if self._shared is not None and self._shared.copied_upstream:
             found.append(
-                f'{self._where} ran out of buffers {self._shared.copied_upstream} times and '
-                'copied frames instead; these frames were dropped: '
+                f'{self._where} ran out of buffers and copied {self._shared.copied_upstream} '
+                'frames; the node drops such copies: '
                 "raise parameter 'slots', or let consumers hold fewer frames"
             )
         return found

@@ -199,7 +199,7 @@ class PublisherGraph:
 
     @property
     def undecided(self) -> bool:
-        """Whether a publisher that has just made its announcer may still make its writer."""
+        """Whether a publisher with a new announcer may still make its writer of messages."""
         now = time.monotonic()
         return any(now - since < _ALONE_S for since in self._alone.values())
 

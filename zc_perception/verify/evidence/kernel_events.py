@@ -482,7 +482,7 @@ class KernelRecording:
             and VIDEO_MMAP not in self.sources
             and not self._probe(VIDEO_MMAP, (_VIDEO_PROBE, VIDEO_MMAP))
         ):
-            step = "load the camera's driver before zc_verify starts, so that it can be probed"
+            step = "load the camera's driver first, so that zc_verify can put a probe into it"
             self.unreadable.append(
                 Unreadable(VIDEO_MMAP, 'mappings of video devices are not recorded', step)
             )
