@@ -644,7 +644,7 @@ def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str
     except OSError as error:
         raise ConfigError(
             f"'{error.filename or folder}' can't be finished: {error.strerror}; "
-            'make room on its disk, or allow writing to it'
+            'make room on its disk, or give this user write permission'
         ) from error
     return parts, said
 

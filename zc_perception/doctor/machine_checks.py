@@ -510,7 +510,7 @@ def _fences(buffer: DmaBuf, name: str) -> Finding:
         if not fence.wait(1.0):
             return fail(
                 f'the fence of an unused buffer of {name} does not signal',
-                'report this with the kernel release',
+                'report this fault and the kernel release to the maintainers of zc_perception',
                 name,
             )
         fence.check()

@@ -149,8 +149,8 @@ def choose(view: TopicView) -> Choice:
 
     If only some publishers have a direct link, choose the direct links until a publisher without
     one has sent a message that can be converted. But if objects or messages have no headers,
-    choose messages at once. If copies are not allowed, never choose messages. If nobody publishes
-    messages, as a camera without ROS, choose none.
+    choose messages at once. Don't choose messages if copies are not allowed, or if no publisher
+    sends messages (a camera without ROS sends none).
     """
     direct: list[tuple[str, str]] = []
     indirect: dict[str, str] = {}

@@ -309,7 +309,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     _say(
         f'{summary["frames"]} frames of {summary["camera"]} in {summary["seconds"]} s '
         f'({summary["fps"]} per second), '
-        f'{summary["detections"]} detections, {summary["dropped"]} dropped'
+        f'{summary["detections"]} detections, {summary["dropped"]} frames dropped'
     )
     _say(
         f'link {summary["rung"]}, buffers from {summary["heap"]}, accelerator '

@@ -131,8 +131,8 @@ def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
         default_value=config_file(default),
         description='YAML with the parameters of all nodes; a name without a folder may be one '
         'of the installed files: '
-        f'{", ".join(_installed())}. It is checked before anything starts: a file that is not '
-        'there, an unknown parameter or a value that '
+        f'{", ".join(_installed())}. The YAML is checked before anything starts: a file that '
+        'does not exist, an unknown parameter or a value that '
         'is not allowed is an error.',
     )
 

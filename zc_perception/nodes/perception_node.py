@@ -514,7 +514,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         now = 'being started' if state == UNCONFIGURED else state
         return (
             f'the node is {now}: set the parameter while the node is unconfigured ({way}), or '
-            'restart the node with it'
+            'restart the node with the new value'
         )
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:

@@ -63,7 +63,7 @@ _WAS_MAPPED = (
     'find the process by the events in trace.txt; it is a camera or consumer that calls map() on '
     'frames'
 )
-_LOST_EVENTS = 'measure for a shorter time, or stop other programs that use devices with fences'
+_LOST_EVENTS = 'measure for a shorter time, or stop other programs that use a GPU or a camera'
 
 
 @dataclass(frozen=True)

@@ -513,9 +513,10 @@ def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
 
 def offered_nvmm_caps(formats: Sequence[Format]) -> str:
     """
-    Return caps of *formats* for a pipeline whose frames are NvBufSurfaces; empty: there are none.
+    Return caps of *formats* for a pipeline whose frames are NvBufSurfaces.
 
-    NVMM caps have no modifier, so only formats with LINEAR or INVALID are used.
+    NVMM caps have no modifier, so only formats with LINEAR or INVALID are used. If *formats* has
+    none of these, the result is empty.
     """
     names = [
         name

@@ -20,7 +20,7 @@ Read ``publisher`` and ``subscription`` first: they take objects of any type. ``
 and ``frame_subscription`` (with ``FrameReader`` and the camera subscription) use them for camera
 frames, with a default for every option. ``publisher`` announces a publisher, ``discovery`` finds
 publishers, ``remote_links`` connects to publishers in other processes, and ``executor_turns`` runs
-the link's work on a node's executor.
+this package's callbacks on a node's executor.
 """
 
 from zc_perception.frame import Frame

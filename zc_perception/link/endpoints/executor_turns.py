@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Run the link's work on a node's executor of any kind.
+Run this package's callbacks on a node's executor of any kind.
 
 :class:`ExecutorWake` makes the executor call a function soon, :func:`coroutine_turn` runs a
 coroutine to its end, :class:`NodeWatch` calls a function periodically while a node exists, on the
