@@ -52,7 +52,9 @@ _ENCODERS = {
     'openh264enc': 'openh264enc gop-size={gop} bitrate={bit} rate-control=bitrate',
 }
 # The formats that x264enc and openh264enc both accept, and whose H.264 every viewer can show.
-_ENCODED = 'video/x-raw, format=(string){ NV12, I420 }'
+# They also need an even width and height.
+_EVEN = '(int)[ 2, 2147483646, 2 ]'
+_ENCODED = f'video/x-raw, format=(string){{ NV12, I420 }}, width={_EVEN}, height={_EVEN}'
 _TAIL = f'h264parse config-interval=-1 ! appsink name={SINK}'
 _KEY = 1
 _MESSAGES = {
@@ -188,7 +190,7 @@ class GStreamerNode(PerceptionNode):
             f"{name} encodes on the CPU and copies each frame (the copy ledger counts this as "
             f"'{COPIED}'); for an encoder in hardware set parameter 'pipeline'"
         )
-        return f'videoconvert ! {_ENCODED} ! {made} ! {_TAIL}'
+        return f'videoconvert ! videoscale ! {_ENCODED} ! {made} ! {_TAIL}'
 
     def _offer_topics(self) -> None:
         image, missing = self.resolve_topic_name('image_raw'), []
