@@ -106,7 +106,7 @@ class Calibration:
     :param k: camera matrix, 3×3, pixels; ``k[0] == 0`` means uncalibrated, as in CameraInfo.
     :param d: distortion coefficients, as many as the model has.
     :param r: rectification matrix, 3×3.
-    :param p: projection matrix, 3×4; of a stereo pair's right camera, ``p[3]`` is ``-p[0]``
+    :param p: projection matrix, 3×4. For the right camera of a stereo pair, ``p[3]`` is ``-p[0]``
         times the baseline in metres.
     :param notices: sentences for the user about the calibration's file; they aren't saved in it.
     """

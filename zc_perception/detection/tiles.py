@@ -102,8 +102,9 @@ PARAMETERS = (
                               'frame.')),
     ParameterSpec('tiles', '1x1', ('COLUMNSxROWS of overlapping tiles; the model runs on each. '
                                    '1x1: no tiles.')),
-    ParameterSpec('tile_overlap', 0.2, ('tiles: the overlap of two neighbours, as a share of a '
-                                        "tile's side. Choose more than a small object's size."),
+    ParameterSpec('tile_overlap', 0.2, ('How far neighbouring tiles overlap, as a share of a '
+                                        "tile's side. Small objects should be smaller than the "
+                                        'overlap.'),
                   '', 0.0, 0.5),
 )  # fmt: skip
 """The parameters of an accelerator that can run a model on parts of a frame."""

@@ -80,8 +80,8 @@ class EngineRules:
     :param needs_file: whether a manifest must have the key ``file``; ``False``: the key is
         ignored; ``None``: it may be left out.
     :param takes_frames: whether the engine can run on frames at their own size (``resize: none``).
-    :param keys: the manifest's keys that only this engine has. A variant doesn't inherit them;
-        their values are in ``ModelManifest.own``.
+    :param keys: the manifest's keys that only this engine has. A list entry of key ``variants``
+        doesn't inherit them from the top level. Their values are in ``ModelManifest.own``.
     """
 
     def __init__(
@@ -1137,7 +1137,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         key, value, said = 'layout', f'{network.layout} ({" x ".join(axes)})', str(picture)
     elif wrong:
         key, size = next(iter(wrong.items()))
-        value, said = given.get(key, 'rgb'), f'{picture} (this axis is {size})'
+        value, said = given.get(key, 'rgb'), f'{picture} (the axis of this key is {size})'
         size = {1: 'grey', 3: 'rgb'}.get(size, '') if key == 'colour' else size
         advice = (
             f'write {key}: {size}, or leave it out'

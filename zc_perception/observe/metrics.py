@@ -67,7 +67,8 @@ class LatencyWindow:
             samples = np.array(self._samples[: min(self._count, WINDOW)], np.int64)
         if not len(samples):
             return Percentiles(float('nan'), float('nan'))
-        # Sort once, because np.percentile takes several times as long for few numbers.
+        # Sort the durations and interpolate: for so few numbers, np.percentile takes several times
+        # as long.
         samples.sort()
         return Percentiles(_quantile(samples, 0.50), _quantile(samples, 0.99))
 

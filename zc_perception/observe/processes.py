@@ -71,11 +71,11 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
     missing = [name for name in needed or _BITS if not effective >> _BITS[name] & 1]
     if not missing:
         return (
-            'run as root outside of any container: this root has the capabilities, but only in a '
+            'run as root outside of any container: root has the capabilities here, but only in a '
             'user namespace, or is refused for another reason'
         )
     options = ' '.join(f'--cap-add {name.removeprefix("CAP_")}' for name in missing)
-    return f'give this root {" and ".join(missing)}, which it lacks (container: {options})'
+    return f'give root {" and ".join(missing)}, which root lacks here (container: {options})'
 
 
 def sudo_command(program: str, environment: Mapping[str, str] = os.environ) -> str:

@@ -321,8 +321,8 @@ def turn_of(frame: Any) -> Turn:
     """
     Return how a frame's display matrix (16-bit fixed point) turns the picture.
 
-    Call this for one frame only, because PyAV keeps the frame in memory until the garbage
-    collector runs.
+    Call this for only one frame of a video: after the call, PyAV keeps the frame in memory until
+    the garbage collector runs.
 
     :raises FormatError: the frame's rotation is not a multiple of 90 degrees.
     """

@@ -462,7 +462,7 @@ class RemoteSlots:
                 )
             if self.admitted - self.released >= self.window:
                 raise ProtocolError(
-                    'window', f'more than {self.window} FRAMEs that are not released'
+                    'window', f'more than {self.window} FRAMEs came without a RELEASE'
                 )
         except BaseException:
             if fence is not None:
