@@ -167,13 +167,13 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
     Check a parameter file by the nodes' own rules, without starting a node.
 
     :param cameras: ``given`` if *namespaces* are those of all cameras that will run; ``named`` if
-        they come from the file, so that further cameras may run.
+        *namespaces* come from the file, so that cameras with other namespaces may run too.
     :param namespaces: the namespaces of the nodes that will get the file; an empty text is the
         root namespace.
     :returns: a dict. ``problems``: errors with which a node wouldn't start. ``warnings``: other
-        mistakes. ``misses``: sections that no expected node reads, but that a node of a further
-        camera may read; if there can be no such node, they are among the problems. ``checked``:
-        the number of checked parameters. Without a usable ROS it has only ``error``, and
+        mistakes. ``misses``: a message for each section that only a node in another namespace
+        could read; if no such node can run, these messages are in ``problems``. ``checked``: the
+        number of checked parameters. Without a usable ROS the dict has only ``error``, and
         ``missing`` if the middleware isn't installed.
     """
     from zc_perception.nodes.params.yaml_file import last_name, nodes_named, read_parameter_yaml

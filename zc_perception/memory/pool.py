@@ -1287,7 +1287,7 @@ class BufferPool:
 
     @property
     def too_few(self) -> str:
-        """Why a holder was granted less than it asked for, and the next step for the user."""
+        """Why a holder was granted fewer slots than it asked for, and the user's next step."""
         return (
             f'{max(0, self.unpromised)} of {len(self.slots)} slots are not promised to a '
             "consumer; raise 'slots', or end other consumers"

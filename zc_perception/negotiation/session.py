@@ -214,10 +214,11 @@ class BufferSession:
         self, newcomers: Sequence[Consumer], camera: BufferConstraints | None = None
     ) -> str:
         """
-        Return why no setting suits accepted consumers and *newcomers*; empty: one suits them.
+        Return why no buffer settings suit the accepted consumers and *newcomers*.
 
-        :param camera: the camera's constraints; by default attribute ``possible``: those that it
-            could have if it were opened again.
+        An empty text means that there are suitable settings.
+
+        :param camera: the camera's constraints; by default attribute ``possible``.
         """
         consumers = [*(one for one in self._accepted() if one not in newcomers), *newcomers]
         try:

@@ -357,8 +357,8 @@ NODES: Mapping[str, NodeSpecs] = {
             'deadline',
             0.0,
             'A frame should take no longer than this from the camera to its sent detections. '
-            '/diagnostics counts the frames that took longer, and names the stage that caused '
-            'it. 0: no deadline.',
+            '/diagnostics counts the frames that took longer, and names the stage that delayed '
+            'them. 0: no deadline.',
             's',
             0.0,
             60.0,

@@ -551,8 +551,8 @@ def manifest_table() -> Table:
             ),
             'variants': Key(
                 TableList(variant, 'a list of at least one mapping'),
-                'The same model for other engines: each entry replaces keys of the top level, and '
-                'has its own file, outputs and keys of its engine.',
+                'The same model for other engines. An entry may replace keys of the top level; it '
+                "doesn't inherit file, outputs and the keys that only one engine has.",
             ),
         },
         elsewhere=_elsewhere,

@@ -57,9 +57,10 @@ Size = tuple[int, int]
 
 class Checked:
     """
-    Check planes before OpenCV reads them; raise LayoutError for another format or size.
+    Check planes before OpenCV converts them; raise LayoutError for another format or size.
 
-    OpenCV doesn't refuse such planes: it would write to a new array, or misread them.
+    OpenCV wouldn't refuse such planes: it would misread them, or write its result not to the
+    array that the caller gave, but to a new one.
     """
 
     def __init__(self, fmt: PixelFormat, width: int, height: int) -> None:

@@ -239,9 +239,10 @@ class MessageWriter(Generic[T]):
         """
         Let *pool* promise slots for the frame that is being converted and for waiting frames.
 
-        ``None`` cancels the promise; it is passed while there are no readers, and by close().
-        No more frames wait than the pool has promised. If it has no slot left to promise, one
+        A waiting frame needs a promised slot. But if the pool has no slot left to promise, one
         frame may still wait, because a conversion always releases its frame soon.
+
+        :param pool: ``None`` cancels the promise: there are no readers, or the writer is closed.
         """
         before = self._pool
         if pool is before:

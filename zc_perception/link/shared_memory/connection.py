@@ -422,7 +422,8 @@ class Connection:
         """
         Record that sending failed; called with the lock held.
 
-        Ignore errors that mean that the peer closed: the server's thread will then read EOF.
+        Ignore errors that mean that the peer closed its socket, because the server's thread will
+        then read EOF.
         """
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._fail('send', f'{what} could not be sent: {error}')

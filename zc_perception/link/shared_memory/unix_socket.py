@@ -228,8 +228,8 @@ class PacketReader:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )
-            # The kernel reports a reset once, if the peer closed before it read all our packets.
-            # The next call returns the packets that the peer had sent.
+            # The kernel reports a reset once, if the peer closed its socket before it read all our
+            # packets. The next call returns the packets that the peer had sent.
             except ConnectionResetError:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS

@@ -107,7 +107,7 @@ class ImportsInUse:
                 self._give_back(handle)
 
     def release(self, handle: int) -> None:
-        """Release the handle now, or, while jobs read it, when the last of them has ended."""
+        """Release the handle, or let :meth:`let_go` do so if jobs still read this import."""
         if handle in self._jobs:
             self._waiting.add(handle)
         else:
