@@ -618,7 +618,7 @@ def calibration_path(
     if not package or not path:
         raise ConfigError(
             f'{said}; a package URL is package://PACKAGE/path, with a path in the share folder '
-            'of this package'
+            'of PACKAGE'
         )
     if package_folder is None:
         raise ConfigError(f"{said}; this program can't look up packages, use file://")

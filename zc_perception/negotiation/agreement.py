@@ -265,7 +265,7 @@ def _by_step(participants: Participants, name: str) -> str:
 
 
 def _steps(participants: Participants) -> str:
-    """Return a text: for each kind of alignment, who asks for it, and their values."""
+    """Return a text: for each kind of alignment, the participants that ask for it, with values."""
     return '; '.join(
         f'{name}: {by}'
         for name in ('stride_align', 'offset_align', 'height_align')

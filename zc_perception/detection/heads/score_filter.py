@@ -158,8 +158,8 @@ def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
     if not np.isfinite(scores).all():
         return _OVERFLOW.format('scores')
     return (
-        f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (sigmoid: '
-        'true), or the model needs another head'
+        f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (set '
+        'sigmoid: true), or the model needs another head'
     )
 
 

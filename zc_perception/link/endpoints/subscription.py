@@ -296,9 +296,9 @@ class AdaptedSubscription(Generic[T]):
         # rclpy remaps the name that it gets, so it must get this name, not the remapped one.
         self._name = topic
         self.topic: str = node.resolve_topic_name(topic)
-        # Read the domain here: this takes the context's lock, so _look must not do it while it
-        # holds _rung_lock. In Kilted, the context holds its lock while it ends its nodes, and
-        # destroy() then takes _rung_lock: both would wait for each other.
+        # Read the domain here, not in _look(), which holds _rung_lock: get_domain_id() takes the
+        # context's lock. In Kilted, the context holds this lock while it ends its nodes, and
+        # destroy() then takes _rung_lock: the two threads would wait for each other.
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
