@@ -736,7 +736,7 @@ class CameraInfoStore:
         self.failure = ''
         """Why the file can't be used; empty: it can be used, or doesn't exist."""
         self.place = url
-        """Path of the calibration's file; the URL, if its package isn't installed."""
+        """Path of the calibration's file, or the URL if the URL's package isn't installed."""
         try:
             self._path = calibration_path(
                 url, camera_name, package_folder=package_folder, environment=environment

@@ -478,8 +478,8 @@ class Connection:
                 fence.close()
             raise ProtocolError(
                 'release',
-                f'RELEASE of slot {uid:#x} generation {generation}, which the consumer does not '
-                'hold',
+                f'a RELEASE came for generation {generation} of slot {uid:#x}, but the consumer '
+                'does not hold this frame',
             )
         try:  # noqa: SIM105 - runs for every frame; suppress() would make it a tenth slower
             frame.release(fence)
