@@ -118,10 +118,12 @@ class Interruption:
     poll(2), the handler would run only after the wait.
 
     :ivar came: the number of the first signal that was received; 0: none.
+    :ivar cut_short: whether a signal ended a wait in :func:`interruptible`. The thread that was
+        waited for may still run, so the process must end without the interpreter's shutdown.
     """
 
     def __init__(self) -> None:
-        self._allowed = False
+        self._allowed = self.cut_short = False
         self.came = 0
         self._exception: Callable[[int], BaseException] = Interrupted
         self._reading: IO[bytes] | None = None
@@ -130,6 +132,7 @@ class Interruption:
     def begin(self, exception: Callable[[int], BaseException] = Interrupted) -> None:
         """Forget earlier signals; a later signal number *n* raises ``exception(n)``."""
         self._allowed, self.came, self._exception = False, 0, exception
+        self.cut_short = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: raise its exception in a block of :meth:`allowed`, else store it."""
@@ -236,8 +239,12 @@ def interruptible() -> Iterator[None]:
     if INTERRUPTION._reading is None or not main:
         yield
         return
-    with INTERRUPTION.allowed():
-        yield
+    try:
+        with INTERRUPTION.allowed():
+            yield
+    except BaseException:
+        INTERRUPTION.cut_short = INTERRUPTION.came != 0
+        raise
 
 
 def put(text: str, stream: TextIO | None, end: str = '\n') -> OSError | None:

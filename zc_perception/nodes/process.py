@@ -386,6 +386,10 @@ def run_program(
                     return EXIT_FAILURE
                 return 0
         except Interrupted:
+            if stop.cut_short:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
             return 0
         except ZcError as error:
             print(error_line(program, error), file=sys.stderr)
