@@ -937,7 +937,7 @@ def test_handles_of_the_right_buffers_are_confirmed() -> None:
 
 def test_handles_that_were_exchanged_before_the_recording_are_found_out() -> None:
     check = check_imports(with_fences(kit.cached_graph(), {LEFT: RIGHT, RIGHT: BACK, BACK: LEFT}))
-    assert check.holds is False and 'the fence of their job is in another buffer' in check.reason
+    assert check.holds is False and 'the fences of their jobs are in other' in check.reason
     assert (
         check.figures['frames_not_imported'] == 0
         and check.figures['frames_confirmed_by_fence'] == 0

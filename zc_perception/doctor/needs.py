@@ -14,7 +14,9 @@
 # limitations under the License.
 
 """
-Find what a parameter file requires of the machine, and the size of its buffer pools, without ROS.
+Find what a parameter file requires of the machine, and how large the cameras' buffer pools are.
+
+This module doesn't use ROS.
 
 :func:`read_needs` returns the nodes and their values, for all checks. :func:`pool_need` computes a
 camera's pool: it makes the same :class:`~zc_perception.negotiation.session.BufferSession` as the

@@ -818,8 +818,8 @@ class ImportFollowing:
             ),
             (
                 self.elsewhere,
-                f'{self.elsewhere} frames were submitted, but the fence of their job is in '
-                'another buffer: the device read that other buffer',
+                f'{self.elsewhere} frames were submitted, but the fences of their jobs are in '
+                'other buffers: the device read those buffers',
                 not_imported,
             ),
             (
