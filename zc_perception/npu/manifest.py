@@ -459,7 +459,7 @@ OUTPUTS = TableList(
     ),
     'a list of at least one tensor',
 )
-# Keys that a variant may have, besides those of its own engine.
+# Keys that each variant in a manifest may have, besides the keys of the variant's engine.
 _KEYS = {
     'input': Key(
         INPUT,

@@ -506,7 +506,7 @@ def in_fractions(boxes: NDArray[np.float32]) -> str:
         return ''
     return (
         "boxes in fractions of the input, as TensorFlow's exports have them: export the model to "
-        'ONNX directly, with boxes in pixels'
+        'ONNX without TensorFlow, with boxes in pixels'
     )
 
 

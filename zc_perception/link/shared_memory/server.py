@@ -620,7 +620,7 @@ class SharedMemoryServer:
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _turn_away(self, number: int, error: ProtocolError | None) -> None:
-        """Close a newcomer's socket; first refuse it with *error*, unless it left by itself."""
+        """Close a newcomer's socket; with *error*, first tell the newcomer why it is refused."""
         newcomer = self._newcomers.pop(number, None) or self._waiting.pop(number, None)
         if newcomer is None:
             return
