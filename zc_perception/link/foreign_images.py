@@ -146,7 +146,7 @@ class ForeignImages:
         return made
 
     def known(self) -> list[Buffers]:
-        """Return the buffers of all images in *sets*; the caller owns them."""
+        """Return the buffers of all images of the constructor's *sets*; the caller owns them."""
         found: list[Buffers] = []
         try:
             for fds in self._sets:

@@ -356,7 +356,8 @@ class EngineThread:
 
     def _run(self, job: EngineJob) -> None:
         result, error = None, AcceleratorError('the accelerator was closed')
-        # No frame: the accelerator is closing, or the job was given up before it began. Skip it.
+        # The frame is None, and isn't read, if the accelerator is closing or the job was given up
+        # before it began.
         frame = None if self._closing else job.begin_reading()
         if frame is not None:
             try:

@@ -237,7 +237,7 @@ class Boxes(Head):
             ),
             (
                 'What the columns of each output hold, in their order: box, score, class, scores '
-                '(of all classes), image, count; -: not read.'
+                '(of all classes), image, count. Write - for an output that is not read.'
             ),
             ['box score class'],
         ),
