@@ -325,7 +325,7 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def read_cma(system: System) -> tuple[int, int] | None:
-    """Return CmaTotal and CmaFree in bytes; ``None``: the kernel has no contiguous pool."""
+    """Return CmaTotal and CmaFree in bytes; ``None``: the kernel has no CMA memory."""
     found = {}
     for line in system.read('proc/meminfo').splitlines():
         name, _, value = line.partition(':')
@@ -342,7 +342,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     there = (
         f'CmaTotal {total / _MIB:.0f} MiB, CmaFree {free / _MIB:.0f} MiB'
         if cma
-        else 'there is no contiguous pool (CmaTotal)'
+        else '/proc/meminfo shows no CMA memory (CmaTotal)'
     )
     pools = [pool_need(system, needs, camera) for camera in needs.cameras]
     sure = sum(p.total for p in pools if p.contiguous)
@@ -361,7 +361,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         yield skip(f'no camera needs contiguous memory: {words}', **figures)
         return
     if not system.read('proc/meminfo'):
-        found = "/proc/meminfo, which has the size of the contiguous pool, can't be read"
+        found = "/proc/meminfo, which has the size of the CMA memory, can't be read"
         yield warn(found, 'mount /proc', **figures)
         return
     if not pools:
@@ -369,8 +369,8 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         if cma is None:
             yield skip(
                 (
-                    f"{there}; heap 'dma_heap/linux,cma' needs a contiguous pool, and so do ISPs "
-                    'and cards without IOMMU'
+                    f"{there}; heap 'dma_heap/linux,cma' needs CMA memory, and so do ISPs and "
+                    'cards without IOMMU'
                 ),
                 **figures,
             )
@@ -382,16 +382,16 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     if not sure and cma is None:
         yield skip(f'no camera is known to need contiguous memory: {words}; {there}', **figures)
     elif sure > total:
-        yield fail(f'the contiguous pool is too small: {text}', _LARGER, **figures)
+        yield fail(f'the CMA memory is too small: {text}', _LARGER, **figures)
     elif sure > free:
         waiting = (
-            "end the programs that hold the pool's memory (the nodes, if they run now), or "
+            'end the programs that hold CMA memory (the nodes, if they run now), or '
             + _LARGER
         )
-        yield fail(f'not enough of the contiguous pool is free: {text}', waiting, **figures)
+        yield fail(f'not enough CMA memory is free: {text}', waiting, **figures)
     elif sure + perhaps > free and cma is not None:
         yield warn(
-            f"the contiguous pool may be too small, if cameras' drivers allocate from it: {text}",
+            f"the CMA memory may be too small, if cameras' drivers allocate from it: {text}",
             _LARGER,
             **figures,
         )
@@ -400,7 +400,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         found = f'the size of some pools is not known ({reason}); {there}'
         yield warn(found, 'set width and height in the parameter file', **figures)
     else:
-        yield ok(f'the contiguous pool has enough room: {text}', **figures)
+        yield ok(f'the CMA memory has enough room: {text}', **figures)
 
 
 def _figures(pool: PoolNeed) -> dict[str, object]:

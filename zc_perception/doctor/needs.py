@@ -203,7 +203,7 @@ class PoolNeed:
     The memory that one camera's pool needs.
 
     :param memory: the heap's name, or a text about the memory of a camera with its own buffers.
-    :param contiguous: whether the memory is the kernel's contiguous pool (CMA); ``None``: unknown,
+    :param contiguous: whether the memory is the kernel's CMA memory; ``None``: unknown,
         because the driver chooses.
     :param size: width and height in pixels.
     :param buffers: the bytes of each buffer of a slot, rounded up to pages; empty if unknown.

@@ -310,7 +310,7 @@ def ros_encoding(fourcc: int) -> str:
 
 
 def from_ros_encoding(text: str) -> int:
-    """Return an ``encoding``'s DRM fourcc; raise FormatError if it has none, such as ``32FC1``."""
+    """Return the DRM fourcc of a ROS ``encoding``; FormatError: ``32FC1`` and others have none."""
     if text not in ROS_FORMATS:
         raise FormatError(
             f"image encoding '{text}' has no DRM fourcc in this package"

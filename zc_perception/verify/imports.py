@@ -156,7 +156,7 @@ class JobOwners:
         ] or nodes
 
     def of_import(self, pid: int, event: KernelEvent) -> Sequence[int]:
-        """Return the nodes that may have made an import, by thread and buffer; likeliest first."""
+        """Return the nodes whose threads and frames fit an import event; the likeliest first."""
         nodes = self.of_thread(pid, event.tid)
         nodes = [index for index in nodes if self.uses(index, event.inode)] or nodes
         return sorted(nodes, key=lambda index: self._frames[index].until_use(event))
@@ -765,8 +765,8 @@ class ImportFollowing:
             if seen.within(one.begin_ns) and not one.image.isdisjoint(self._frame_inodes)
         ]
         self.imports += len(of_window)
-        # The image of an import from before the recording is not known. But its handle stands for
-        # only one image, so frames with different images are an error.
+        # The image of an import from before the recording is not known. But an import has only one
+        # image, so it is an error if frames with different images were submitted with it.
         self.foreign += sum(one.frames.total() for one in table.earlier if len(one.frames) > 1)
         if node.before.get('import_cache', node.cached) != node.cached:
             self.unknown.append(

@@ -70,8 +70,8 @@ _COVER_RATE = 90_000
 _ASKABLE = (60, 16)
 _CONVERT = "convert it to H.264 with another program, for example 'ffmpeg -i IN OUT.mp4'"
 _NO_INDEX = (
-    "video '{}' is an MP4 or MOV file whose index (moov) {}, because its {} was cut off. It can "
-    'be mended with the program untrunc; recordings in Matroska (.mkv) need no index'
+    "video '{}' is an MP4 or MOV file whose index (moov) {}, because the {} was interrupted. The "
+    'program untrunc can mend the file; recordings in Matroska (.mkv) need no index'
 )
 _ANOTHER = "set parameter 'video' to the path of a video file or another recording"
 

@@ -271,7 +271,7 @@ class MessageWriter(Generic[T]):
 
     def _begin(self, entry: T | _Waiting) -> bool:
         """
-        Set _busy before the thread takes an entry; called as the queue's gate.
+        Set _busy before the thread takes an entry; the queue calls this as its ``gate``.
 
         While _busy is set, write_message() publishes no message ahead of the entry that was taken.
         """
