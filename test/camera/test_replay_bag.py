@@ -583,7 +583,7 @@ def test_a_file_that_is_no_recording_is_told_by_its_content(case: str, tmp_path:
 @pytest.mark.parametrize(('damage', 'advice'), [
     (lambda mcap: mcap[:8], "the fault is in 'bag.mcap'; save its messages: mcap recover bag"),
     (lambda mcap: mcap[:-28] + b'\1' + mcap[-27:], 'mcap recover bag.mcap -o whole.mcap'),
-    (None, 'copy the files that its metadata.yaml lists'),
+    (None, 'the folder lacks the files that metadata.yaml lists'),
 ])  # fmt: skip
 def test_a_damaged_file_is_not_said_to_be_a_fault_of_the_folder_s_metadata(
     damage: Callable[[bytes], bytes] | None, advice: str, tmp_path: Path

@@ -361,7 +361,7 @@ def _advice(path: Path, reader: Callable[[Path], Any]) -> str:
     """Return advice on how to repair a recording that can't be opened."""
     files = [path] if path.is_file() else _storage_files(path)
     if path.is_dir() and [file.name for file in path.iterdir()] == [METADATA]:
-        return f'copy the files that its {METADATA} lists into this folder'
+        return f'the folder lacks the files that {METADATA} lists: copy them into the folder'
     for file in files:
         if file.suffix == '.mcap' and not _has_end(file):
             return (

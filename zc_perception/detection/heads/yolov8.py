@@ -173,10 +173,10 @@ class YoloV8(Head):
 
     The tensor is 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels,
     scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. A stride's
-    level has its boxes and classes in separate tensors or in one. The tensors may have any order.
+    level has its boxes and scores in separate tensors or in one. The tensors may have any order.
 
-    If the model has masks, keypoints or angles, their numbers follow the classes of each row. A
-    level then has three parts: boxes, classes and these numbers.
+    If the model has masks, keypoints or angles, their numbers follow the scores of each box. A
+    level then has three parts: boxes, scores and these numbers.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {

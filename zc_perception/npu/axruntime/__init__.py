@@ -18,7 +18,7 @@ Metis cards through Axelera's Voyager runtime.
 
 Axelera's Python package is used if it can be imported, otherwise the C library. Read
 ``accelerator`` first, then ``worker`` (the threads of one core). ``tensors`` has the tensors'
-memory and converts frames into tensors. ``runtime`` has the base classes of both interfaces, and
-the objects of the C interface. ``binding`` is the Python interface, ``library`` has the C
-functions.
+memory and converts frames into tensors. ``runtime`` has the base classes of the C and the Python
+interface, and the objects of the C interface. ``binding`` is the Python interface, ``library`` has
+the C functions.
 """

@@ -267,7 +267,7 @@ class AxmEngine(TensorEngine):
                 f"model '{self._file}' needs {MODULE} 1.9 or later; what is installed is "
                 f'{release or "an unknown release"} ({one_line(error)}): '
                 'pip install axelera-rt==1.9.0, or compile the model to a model.json with the '
-                'SDK of this release'
+                'SDK of the installed release'
             ) from error
         if manifest.tensors:
             raise ConfigError(

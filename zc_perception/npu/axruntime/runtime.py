@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Sessions of the Voyager runtime: base classes of both interfaces, and the C interface.
+Sessions of the Voyager runtime: the base classes of its two interfaces, and its C interface.
 
 The other interface is Axelera's Python package (``binding``).
 
@@ -105,7 +105,7 @@ class InstanceOptions:
     num_sub_devices: int = 1
 
     def numbers(self) -> dict[str, int]:
-        """Return the options with 0 and 1 for booleans, as both interfaces need them."""
+        """Return the options with 0 and 1 for booleans, as the runtime needs them."""
         return {name: int(value) for name, value in vars(self).items()}
 
     def __str__(self) -> str:
@@ -195,7 +195,7 @@ class Session(ABC):
     :ivar release: the runtime's release, such as ``1.8.0``; empty: unknown.
     :ivar devices: the devices that the runtime lists.
     :ivar device: the chosen device.
-    :ivar lock: held while an object is set up or released.
+    :ivar lock: held while a model or an instance is loaded or released.
     :raises AcceleratorError: there is no device, or not the wanted one.
     """
 
