@@ -177,9 +177,9 @@ class DiagnosticsPublisher:
 
     The publisher calls *signs* five times a second. It calls *collect* only once a second, because
     *collect* takes a hundred times as long. For some seconds after the value of *signs* has
-    changed, it calls *collect* five times a second, too. If nobody subscribes, no level or figure
-    changes, and no frames come, the publisher rests: it calls *signs* once a second, and *collect*
-    every five seconds.
+    changed, it calls *collect* five times a second, too. The publisher rests while nobody
+    subscribes, no frames come, and neither levels nor figures change: it then calls *signs* once a
+    second, and *collect* every five seconds.
 
     The publisher uses the steady clock, because a simulation's time may stand still. It begins
     once the node has an executor. It does all its work on the thread of

@@ -237,8 +237,8 @@ class FencePlaces:
     The jobs whose fences were found, by their index in the list of jobs.
 
     :ivar own: jobs whose fence was in the buffers of their own frame.
-    :ivar elsewhere: jobs whose fence was missing in a buffer of their own frame, and was in a
-        buffer that belongs to no frame with the job's number.
+    :ivar elsewhere: jobs whose fence was missing in a buffer of their own frame, and was found in
+        another buffer. No frame whose job has the same *seqno* uses that other buffer.
     """
 
     own: set[int] = field(default_factory=set)

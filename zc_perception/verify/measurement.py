@@ -358,9 +358,9 @@ _FACTS_TICK_S = 0.05
 # wait began (it may have nothing to write), _PATIENCE_S for any other node (it may be slow).
 _GRACE_S = 2.0
 _PATIENCE_S = 5.0
-# Sampling lasts as long as the measured time, but at most _SAMPLING_S. It ends earlier when each
-# node has _ENOUGH_SAMPLES, a few times the number that is needed to detect that a node copies for
-# 1 % of its CPU time.
+# The CPUs are sampled for as long as the measured time, but at most for _SAMPLING_S. Sampling ends
+# earlier when each node has _ENOUGH_SAMPLES, a few times the number that is needed to notice that
+# a node copies for 1 % of its CPU time.
 _SAMPLING_S = 5.0
 _ENOUGH_SAMPLES = 500
 Wait = Callable[[float], bool]

@@ -241,7 +241,7 @@ class TopicDecoder:
             raise RecordingError(f"recording '{self._name}' changes: {error}") from error
         if colours != self._colours:
             raise RecordingError(
-                f"recording '{self._name}' changes its colours; play its parts one by one"
+                f"the colorimetry changes in recording '{self._name}'; play its files one by one"
             )
         self._writer.write(frame, colours, planes)
 

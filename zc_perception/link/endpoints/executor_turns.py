@@ -149,7 +149,7 @@ def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
 
 def phase_s(node: Node) -> float:
     """
-    Return the time within each second, 0 to 1 s, at which a node is checked.
+    Return the time within each second, 0 to 1 s, at which the lookout thread checks a node.
 
     All nodes of a namespace have the same time, because they belong to one camera. Different
     cameras have different times: simultaneous checks would hold the interpreter's lock for long,
