@@ -256,7 +256,7 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
 def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
     """Report the buffers that each camera of the file and its consumers would agree on."""
     if not needs.cameras:
-        yield skip('no parameter file was given (--params-file)')
+        yield skip('no parameter file with a camera was given (--params-file)')
     for camera in needs.cameras:
         need, node = pool_need(system, needs, camera), camera.node
         nodes = ' and '.join(one.node for one in needs.inferences)

@@ -529,14 +529,15 @@ class ImportFollowing:
     :ivar kernel_submits: jobs of the nodes in the driver's events.
     :ivar unknown_jobs: jobs without a frame, in processes whose nodes ran until the end of the
         measured time; *missing_jobs*: frames without a job.
-    :ivar foreign: frames whose buffer was not imported, or whose handle stands for another buffer.
+    :ivar foreign: frames whose buffer was not imported, or that were submitted with the handle of
+        another buffer's import.
     :ivar own_imports: frames that were submitted with their own import.
     :ivar earlier_imports: frames that were submitted with an import from before the recording. The
         trace doesn't tell which buffer the handle of such an import stands for.
     :ivar shared_imports: frames that had no import of their own, though their node has no cache.
     :ivar imports: imports of frame buffers; an image in several buffers counts once.
     :ivar new_buffers: buffers that nodes with a cache imported for the first time.
-    :ivar surplus: imports that were not needed, because their node has a cache.
+    :ivar surplus: imports that were not needed, because the node's cache had the buffer already.
     :ivar unused: imports that no job read, of nodes without a cache; *kept*: imports of such nodes
         that were not yet released at the end of the trace, though their frames were done long ago.
     :ivar confirmed: frames whose job's fence was found in their own buffers; *elsewhere*: frames

@@ -371,7 +371,7 @@ class Boxes(Head):
                 reason = (
                     f'class numbers from {labels.min():.4g} to {labels.max():.4g} for '
                     f'{self._spec.num_classes} classes: the columns have another meaning, or '
-                    'class numbers begin at 1 (background: 0)'
+                    'class numbers begin at 1: then set head.background to 0'
                 )
         reason = (
             reason

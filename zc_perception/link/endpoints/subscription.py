@@ -772,9 +772,9 @@ class AdaptedSubscription(Generic[T]):
     def _accept_direct(self, header: Any) -> bool:
         """Say whether to take an object of another process; links call this for every frame."""
         if self._by_message:
-            # The thread that changes back to direct links holds this lock from its check of the
-            # ignored objects until the change is complete. Without the lock, an object that comes
-            # in between would be lost, or would come by message after newer objects.
+            # The thread that changes back to direct links holds this lock from its check of
+            # *ignored* until the change is complete. Without the lock, an object that comes during
+            # the change would be lost, or its message would be taken after newer objects.
             with self._message_lock:
                 if self._by_message:
                     self._changeover.ignored.append(header)
