@@ -697,7 +697,7 @@ def test_at_most_the_chosen_heap_is_open_and_none_after_closing(
     heaps.close()
     assert NamedHeap.open == 0
     for name in ('b', 'c'):
-        refused = rf"heap '{name}' can't be opened: close\(\) was called before"
+        refused = f"heap '{name}' can't be opened: its OfferedHeaps was closed"
         with pytest.raises(AllocationError, match=refused):
             heaps.choose(name)
     never_chosen = OfferedHeaps(['a'], opener=NamedHeap)

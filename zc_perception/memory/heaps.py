@@ -354,7 +354,7 @@ class OfferedHeaps:
             this object was closed.
         """
         if self._closed:
-            raise AllocationError(f"heap '{name}' can't be opened: close() was called before")
+            raise AllocationError(f"heap '{name}' can't be opened: its OfferedHeaps was closed")
         if name not in self.names:
             raise AllocationError(
                 f"heap '{name}' is not one of {', '.join(self.names)}; to use it, set the "
