@@ -249,10 +249,11 @@ class LentFrames:
 
     def _book(self, num_bytes: int, looks: bool) -> None:
         """
-        Note a lent frame; once an element has mapped a watched frame, count each frame as a copy.
+        Count a frame that was lent to the pipeline as a copy, if an element reads frames by CPU.
 
-        Few frames are watched. So until an element maps one of them, remember the sizes of the
-        last _LOOK_EVERY frames, to count these frames, too.
+        An element that maps a watched frame is taken to read every frame by CPU. Few frames are
+        watched; so until an element maps one of them, remember the sizes of the last _LOOK_EVERY
+        frames, to count these frames, too.
 
         :param num_bytes: size of the frame's image.
         :param looks: whether the frame is watched.

@@ -430,7 +430,7 @@ OUTPUTS = TableList(
     Table(
         {
             'name': Key(text('a name'), 'Name of the tensor.'),
-            'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes of a grid.'),
+            'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes, if the output is a grid.'),
             'dtype': Key(choice(*DTYPES), 'Type of the values.'),
             'shape': Key(
                 array('a list of positive sizes', integer(1, 1 << 30), 1),

@@ -718,10 +718,10 @@ class _LatePlaces:
 
     def clear(self) -> None:
         """
-        Count all places as free.
+        Count all places on the device as free.
 
-        The scheduler calls this when it ends, when the device is lost, and when late jobs fill a
-        device that can't be opened again.
+        The scheduler calls this when it ends, when the device is lost, and when given-up jobs
+        occupy all places of a device that can't be opened again.
         """
         for fd in list(self.fences):
             self.ended(fd)

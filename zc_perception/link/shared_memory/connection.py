@@ -368,8 +368,8 @@ class Connection:
         except (OSError, ValueError) as error:
             self._send_failed('BUFFERS', error)
             return False
-        # -1 is older than any generation. Store it now: the consumer has the slot's buffers, even
-        # if the FRAME can't be sent.
+        # -1 means that BUFFERS was sent, but no FRAME. Store this now, because the FRAME that
+        # comes next may fail.
         self._introduced[data.buffer_uid] = -1
         return True
 
