@@ -429,7 +429,7 @@ def served(context: rclpy.Context) -> Iterator[Any]:
             'consumers were refused 2 time(s) lately: not_allowed',
             "'shared_memory_group'",
         ),
-        ({'refused': {'constraints': 1}}, '1 time(s) lately: constraints', 'the message names'),
+        ({'refused': {'constraints': 1}}, '1 time(s) lately: constraints', 'the refusal names'),
         (
             {'protocol_errors': {'state': 1, 'value': 2}},
             'peers broke a rule of the protocol 3 time(s)',
