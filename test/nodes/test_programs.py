@@ -629,9 +629,10 @@ def test_subscriptions_may_be_destroyed_while_it_looks_at_them(spinning: Any) ->
     assert answered.wait(WAIT_S) and spinning.thread.failure is None
 
 
-def test_what_a_callback_raises_does(spinning: Any) -> None:
+@pytest.mark.parametrize('kind', [ValueError, SystemExit])
+def test_what_a_callback_raises_does(spinning: Any, kind: type[BaseException]) -> None:
     def fail() -> None:
-        raise ValueError('it can not go on')
+        raise kind('it can not go on')
 
     spinning.soon(fail)
     assert spinning.failed.wait(WAIT_S)

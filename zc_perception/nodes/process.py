@@ -106,7 +106,7 @@ class ExecutorThread:
                 self.executor.spin_once()
         except ExternalShutdownException:
             pass
-        except Exception:
+        except (Exception, SystemExit):  # a library may call sys.exit() in a callback
             if not self._given_up:
                 self.failure = traceback.format_exc()
                 self._on_failure()

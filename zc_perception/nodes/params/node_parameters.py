@@ -251,10 +251,11 @@ class NodeParameters(Mapping[str, Any]):
             changed.append((name, before))
             try:
                 self._on_change(name, value)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # of a camera or accelerator
                 for changed_name, was in reversed(changed):
                     self._values[changed_name] = was
-                    with contextlib.suppress(Exception):  # the first error is reported below
+                    # The first error is reported below.
+                    with contextlib.suppress(Exception, SystemExit):
                         self._on_change(changed_name, was)
                 text = (
                     f"parameter '{name}' can't be put in force: {one_line(error)}; nothing "
