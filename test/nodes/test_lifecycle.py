@@ -178,13 +178,20 @@ def test_the_executor_serves_others_during_a_transition(
     assert configured.result().success
 
 
-@pytest.mark.parametrize('where', ['_agree', '_deactivate'])
+@pytest.mark.parametrize(
+    ('where', 'error'),
+    [
+        ('_agree', RuntimeError('the lens fell off')),
+        ('_agree', SystemExit('no licence')),
+        ('_deactivate', SystemExit('no licence')),
+    ],
+)
 def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
-    where: str, run: Managed, monkeypatch: pytest.MonkeyPatch
+    where: str, error: BaseException, run: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = run.make(CaptureNode, WAITING)
     before = ros_kit.held()
-    work, errors = getattr(node, where), [RuntimeError('the lens fell off')]
+    work, errors = getattr(node, where), [error]
 
     def failing() -> None:
         if errors:
@@ -195,7 +202,7 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
     steps = [CONFIGURE] if where == '_agree' else [CONFIGURE, ACTIVATE, DEACTIVATE]
     results = [run.change(node, step) for step in steps]
     assert results[-1] is False and all(results[:-1]) and run.state(node) == 'unconfigured'
-    assert 'RuntimeError: the lens fell off' in status(node, 'lifecycle').message
+    assert f'{type(error).__name__}: {error}' in status(node, 'lifecycle').message
     run.eventually(lambda: ros_kit.given_back(before), f'{ros_kit.held()}, before: {before}')
     assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
     run.eventually(lambda: frames(node) >= 3)

@@ -172,7 +172,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._opened = False
         self._flowing = False
         self._stopped = False
-        self._error: Exception | None = None
+        self._error: Exception | SystemExit | None = None
         self._failure = ''
         self._stirred = 0
         self._warn_once = Seldom(lambda text: self.get_logger().warning(text), ONCE)
@@ -401,7 +401,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self._note('configure', error)
             self._free()
             return TransitionCallbackReturn.FAILURE
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # of another package's camera or accelerator
             self._note('configure', error)
             return TransitionCallbackReturn.ERROR
         finally:
@@ -434,7 +434,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """Free everything after a failed transition, so that the node can be configured again."""
         try:
             self._end()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.get_logger().error(f'the node could not close everything: {one_line(error)}')
         finally:
             self.stir()
@@ -443,14 +443,14 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     def _step(self, name: str, work: Callable[[], None]) -> TransitionCallbackReturn:
         try:
             work()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._note(name, error)
             return TransitionCallbackReturn.ERROR
         finally:
             self.stir()
         return TransitionCallbackReturn.SUCCESS
 
-    def _note(self, step: str, error: Exception) -> None:
+    def _note(self, step: str, error: Exception | SystemExit) -> None:
         text = one_line(error)
         self._error, self._failure = error, f'it could not {step}: {text}'
 
