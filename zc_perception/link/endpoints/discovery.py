@@ -483,7 +483,8 @@ class Rivals:
         return sorted('a node without a known name' if UNNAMED in name else name for name in names)
 
     def _answers(self, topic: str) -> bool:
-        found = read_announcements(default_folder(), topic, self._node.context.get_domain_id())
-        return any(
-            announcement.publisher_id != self._publisher.publisher_id for announcement in found
-        )
+        folder, own_id = default_folder(), self._publisher.publisher_id
+        own_socket = str(folder / f'{own_id}{SOCKET_SUFFIX}')
+        domain = self._node.context.get_domain_id()
+        found = read_announcements(folder, topic, domain, {own_socket})
+        return any(announcement.publisher_id != own_id for announcement in found)
