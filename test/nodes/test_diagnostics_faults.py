@@ -236,7 +236,7 @@ def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int)
     with fleet(free_domain) as run:
         run.accelerator.refuses = True
         comes_to = run.comes_to
-        gives = 'only 0.0 of ', 'frames per second give results', ' fail', 'part accelerator'
+        gives = 'only 0.0 of ', 'frames per second give results', ' fail', "part 'accelerator'"
         comes_to('inference: detections', ERROR, *gives)
         refused = 'the buffer was refused: EINVAL'
         lost = 'every frame is lost, ', refused, 'the error says what the device refused'
@@ -314,7 +314,7 @@ def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_
             for name in ('inference', 'overlay', 'recorder'):
                 foreigner.comes_to(f'{name}: link', WARN, said)
             foreigner.comes_to('overlay: overlay', WARN, 'no picture: ', said)
-            none = 'no frame could be converted lately', 'see part link'
+            none = 'no frame could be converted lately', "see part 'link'"
             foreigner.comes_to('inference: detections', ERROR, *none)
             foreigner.encoding, foreigner.pixel_bytes = 'rgb8', 3
             foreigner.comes_to('inference: detections', OK, 'frames per second')

@@ -206,7 +206,7 @@ STEREO = Part(
     'stereo',
     Row(lambda s: s.closed, WARN, ('the {closed} camera is not open: no frame has a '
                                    'counterpart, so no frame is published'),
-        'see part camera of the {closed} node'),
+        "see part 'camera' of the {closed} node's diagnostics"),
     Row(lambda s: not s.paired and s.close, WARN, 'frames of the {silent} camera do not come',
         'look at its cable and power, and at its trigger'),
     Row(lambda s: not s.paired, WARN, ('left and right frames come {apart_ms:.1f} ms apart, '

@@ -145,7 +145,7 @@ POOL = Part(
         lambda s: s.absent,
         WARN,
         'not configured',
-        'the pool is made when the camera opens; see part camera',
+        "the pool is made when the camera opens; see part 'camera'",
     ),
     Row(
         lambda s: s.exhausted,
@@ -211,7 +211,7 @@ NEGOTIATION = Part(
         lambda s: not s.settled and s.waits,
         WARN,
         'waits for the camera',
-        'part camera says what the camera waits for',
+        "part 'camera' says what the camera waits for",
     ),
     Row(lambda s: not s.settled, OK, 'nothing to agree on: the node is {state}'),
     Row(

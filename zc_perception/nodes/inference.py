@@ -281,7 +281,7 @@ DETECTIONS = Part(
         lambda s: s.unconverted and (s.silent_s or s.nothing),
         ERROR,
         'no frame could be converted lately; the conversion of {unconverted} message(s) failed',
-        f'see part link: {CONVERTIBLE}',
+        f"see part 'link' of these diagnostics: {CONVERTIBLE}",
     ),
     Row(
         lambda s: s.silent_s,
@@ -298,13 +298,13 @@ DETECTIONS = Part(
         lambda s: s.too_few and s.failed and not s.done,
         ERROR,
         _GIVES,
-        'see the part accelerator of these diagnostics: it has the last error',
+        "part 'accelerator' of these diagnostics has the last error",
     ),
     Row(
         lambda s: s.too_few and s.failed,
         WARN,
         _GIVES,
-        'see the part accelerator of these diagnostics: it has the last error',
+        "part 'accelerator' of these diagnostics has the last error",
     ),
     Row(
         lambda s: s.too_few,
@@ -325,7 +325,7 @@ _TOO_LONG = {
         'this node was busy with the previous frame, or waits for a CPU: see in_flight and '
         'realtime_priority'
     ),
-    'import': 'importing or converting the frame takes too long: see part accelerator',
+    'import': "importing or converting the frame takes too long: see part 'accelerator'",
     'infer': 'the device takes too long: use a smaller model, or run fewer frames (max_rate)',
     'queue': (
         'the previous frame was decoded late, or the thread that decodes waits for a CPU: '

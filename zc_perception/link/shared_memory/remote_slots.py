@@ -724,7 +724,7 @@ class RemoteSlots:
         except BlockingIOError:
             return False
         except OSError:
-            pass  # the producer has closed and taken back all frames; receive() will read EOF
+            pass  # the producer closed its socket and took back all frames; receive() reads EOF
         if fence is not None:
             fence.close()
         return True

@@ -98,7 +98,7 @@ class ImportsInUse:
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
-        """Note that a job has ended; if it delayed a :meth:`release`, release the handle now."""
+        """Note that a job has ended; if no other job reads the import, do a delayed release."""
         self._jobs[handle] -= 1
         if self._jobs[handle] <= 0:
             del self._jobs[handle]

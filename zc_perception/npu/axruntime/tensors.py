@@ -62,7 +62,7 @@ _KNOWN_BUFFERS = 256
 _SURFACE_EXPORTERS = ('nvmap', 'tegra-buf')
 _Key = tuple[ImageLayout, Colorimetry]
 Pack = Callable[[Sequence['TensorBuffer']], Any]
-"""A function that makes a run's arguments from tensors' memory: c_arguments() or places()."""
+"""Makes the arguments for running the model from its tensors: c_arguments() or places()."""
 
 
 def runtime_tensor(
@@ -241,12 +241,12 @@ class TensorBuffer:
 
 
 def c_arguments(buffers: Sequence[TensorBuffer]) -> ctypes.Array[Argument]:
-    """Return a run's arguments for the C library, see :data:`Pack`."""
+    """Return the arguments with which the C library runs the model."""
     return (Argument * len(buffers))(*(buffer.argument() for buffer in buffers))
 
 
 def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
-    """Return a run's arguments for Axelera's Python package, see :data:`Pack`."""
+    """Return the arguments with which Axelera's Python package runs the model."""
     return [buffer.place for buffer in buffers]
 
 
