@@ -861,7 +861,7 @@ class Snapshot:
         files = self._files()
         folder.mkdir(parents=True, exist_ok=True)
         base = f'{prefix}_{seconds}_{nanoseconds:09d}'
-        for number in range(1, _TRIES):
+        for number in range(1, _TRIES + 1):
             with contextlib.suppress(FileExistsError):
                 return _write_new(folder / (base if number == 1 else f'{base}_{number}'), files)
         raise FileExistsError(f"'{folder / base}' and {_TRIES - 1} names like it are taken")

@@ -438,6 +438,7 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
         return
     used = answer.get('middleware') or system.environment.get('RMW_IMPLEMENTATION', '')
     image = _image(system, needs)
+    # The subject of a sentence in each message below.
     only = 'plain image subscribers of other processes'
     if 'cyclone' in used:
         yield _receive_buffer(system, image, only)

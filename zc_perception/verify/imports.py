@@ -651,8 +651,8 @@ class ImportFollowing:
         """
         Count a frame in ``foreign`` if its job read an import of other buffers.
 
-        Also count the frame in ``own_imports`` if no earlier job read *used*, the import that the
-        frame's job read. This is called while the job's event is processed, because later events
+        *used* is the import that the frame's job read. Also count the frame in ``own_imports`` if
+        no earlier job read this import. This is called while the job's event is processed, because later events
         change *used*.
         """
         wanted = set(record.inodes)

@@ -521,8 +521,8 @@ class Measurement:
             self._probe.begin(self._pids, self.roots.proc)
         self._seen.looked_ns = time.monotonic_ns()
         self._look(everything=True)
-        # The recording shows no mapping that ended before it began, but a pipe or an io_uring may
-        # still hold pages of that mapping. So look for them.
+        # A mapping may have ended before the recording began. The recording doesn't show it, but a
+        # pipe or an io_uring may still hold its pages. So look for such pages.
         self._look_at_pins()
         self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:

@@ -155,7 +155,7 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
         late.hello()
         refused = late.receive_refused()
     assert refused.code == RefusalCode.BUSY
-    assert '0 of 8 slots are not promised to a consumer' in refused.text
+    assert '0 of 8 slots can still be promised to a consumer' in refused.text
     assert server.statistics().refused == {'slots': 1}
     peers.pop(0).close()
     settled(server, 'eof')

@@ -562,7 +562,7 @@ class ImportedMemory(FrameMemory):
         if not good:
             raise CameraError(
                 f"'{self._device.path}' ({self._device.card}) can't import buffers of any heap: "
-                f'{"; ".join(reasons)}; set memory to export'
+                f'{"; ".join(reasons)}; set the parameter memory to export'
             )
         self._heaps.choose(good[0])
 
@@ -649,6 +649,6 @@ def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMe
     except AllocationError as error:
         raise CameraError(
             f"'{device.path}' ({device.card}) can't import buffers of any heap: {error}; "
-            'set memory to export'
+            'set the parameter memory to export'
         ) from error
     return ImportedMemory(device, heaps, driver)

@@ -121,7 +121,7 @@ class PublisherGraph:
     Count the adapted and plain publishers of a topic in the graph.
 
     An adapted publisher has two writers on the same node: its announcer on ``<topic>/_zc``, and
-    its writer on the topic. A publisher that makes no messages has only the announcer.
+    its writer on the topic. An adapted publisher that sends no messages has only the announcer.
 
     A writer that belonged to an adapted publisher counts as adapted until it leaves the graph,
     because the two writers of a killed publisher leave one after the other.
