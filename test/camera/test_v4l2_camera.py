@@ -121,7 +121,7 @@ def test_what_memory_can_not_be_is_refused() -> None:
         opened(DriverDouble('NV12', memory=abi.BUF_CAP_SUPPORTS_DMABUF), memory='export')
     driver = DriverDouble('NV12', memory=abi.BUF_CAP_SUPPORTS_MMAP)
     with pytest.raises(
-        CameraError, match=r'import buffers of any heap: memfd: .*set the parameter memory to export'
+        CameraError, match=r'buffers of any heap: memfd: .*set the parameter memory to export'
     ):
         opened(driver, memory='import', heap='memfd')
     assert driver.closed

@@ -1289,8 +1289,8 @@ class BufferPool:
     def too_few(self) -> str:
         """Why a holder was granted fewer slots than it asked for, and the user's next step."""
         return (
-            f'only {max(0, self.unpromised)} of {len(self.slots)} slots can still be promised to a '
-            "consumer; raise 'slots', or end other consumers"
+            f'only {max(0, self.unpromised)} of {len(self.slots)} slots can still be promised to '
+            "a consumer; raise 'slots', or end other consumers"
         )
 
     # Reports.

@@ -196,8 +196,8 @@ def subscribe_frames(
     :param held: how many frames the node may hold at the same time.
     :param constraints: what the node requires of buffers; ``None``: the subscription has no part
         in the negotiation of buffers until the caller calls the subscription's ``take_part``.
-    :param slow: the work that is too slow when the node holds *held* frames, with advice for the user.
-        Diagnostics report both while the node holds this many frames.
+    :param slow: the work that is too slow when the node holds *held* frames, and advice for the
+        user. Diagnostics report both while the node holds this many frames.
     :raises ConfigError: ``shared_memory_users`` names a user that doesn't exist.
     """
     options: dict[str, Any] = {}

@@ -652,8 +652,8 @@ class ImportFollowing:
         Count a frame in ``foreign`` if its job read an import of other buffers.
 
         *used* is the import that the frame's job read. Also count the frame in ``own_imports`` if
-        no earlier job read this import. This is called while the job's event is processed, because later events
-        change *used*.
+        no earlier job read this import. This is called while the job's event is processed, because
+        later events change *used*.
         """
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left
