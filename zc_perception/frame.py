@@ -718,7 +718,7 @@ class Frame:
                 # Mark the frame as released. If the garbage collector deletes this frame together
                 # with a coroutine, the coroutine's 'finally' may still try to use the frame.
                 self._lease = None
-                # A borrowed frame is not the user's to release.
+                # A borrowed frame doesn't count as forgotten: the code that lent it releases it.
                 _abandon(lease, self._live, not self._borrowed)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

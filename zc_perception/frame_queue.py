@@ -403,7 +403,7 @@ class KeepLastQueue(Generic[T]):
         """
         Release all queued objects, and wake the consumer; later objects are released at once.
 
-        The descriptors stay open until the last reference to them is dropped.
+        The queue's own descriptors stay open until nothing refers to them any more.
         """
         with self._lock:
             self.closed = self._refusing = True

@@ -70,7 +70,7 @@ class Lens:
         count, possible = len(self.distortion), (4,) if self.fisheye else _COEFFICIENTS
         if count not in possible:
             raise ConfigError(
-                f'it has {count} distortion coefficients; the possible numbers are '
+                f'the calibration has {count} distortion coefficients; the possible numbers are '
                 f'{", ".join(map(str, possible))}'
             )
 

@@ -58,7 +58,7 @@ from zc_perception.nodes.messages import detections_writer, label_message
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import parse_cpus, Realtime
-from zc_perception.npu.accelerator import Accelerator, close, with_frames
+from zc_perception.npu.accelerator import Accelerator, close_accelerator, with_frames
 from zc_perception.npu.manifest import load_manifest, ModelManifest
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
@@ -92,7 +92,7 @@ def _loaded(factory: Callable[[], Accelerator], manifest: ModelManifest) -> Acce
     try:
         accelerator.load(manifest)
     except BaseException:
-        close(accelerator)
+        close_accelerator(accelerator)
         raise
     return accelerator
 
@@ -125,7 +125,7 @@ class InferenceStream:
         ended = self.scheduler.stop()
         self.subscription.destroy()
         if ended:
-            close(self.scheduler.accelerator)
+            close_accelerator(self.scheduler.accelerator)
 
 
 class Pace:
@@ -442,7 +442,7 @@ class InferenceNode(PerceptionNode):
             limits = self._limits(selected.manifest)
             subscription = self._subscribe()
         except BaseException:
-            close(selected.accelerator)
+            close_accelerator(selected.accelerator)
             raise
         try:
             subscription.pause()
@@ -461,7 +461,7 @@ class InferenceNode(PerceptionNode):
             self._open_stages(self._stream)
         except BaseException:
             subscription.destroy()
-            close(selected.accelerator)
+            close_accelerator(selected.accelerator)
             raise
         self._publish_labels()
         subscription.take_part(self._consumer())

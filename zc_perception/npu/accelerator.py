@@ -335,7 +335,7 @@ class Accelerator(ABC):
         return 0
 
 
-def close(accelerator: Accelerator) -> None:
+def close_accelerator(accelerator: Accelerator) -> None:
     """Close an accelerator; report an error, but don't raise it: the caller's work goes on."""
     try:
         accelerator.close()

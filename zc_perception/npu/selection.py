@@ -29,7 +29,7 @@ from typing import Any
 
 from zc_perception.errors import AcceleratorError, ConfigError, NoDeviceError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.accelerator import Accelerator, close
+from zc_perception.npu.accelerator import Accelerator, close_accelerator
 from zc_perception.npu.kinds import ACCELERATORS, AUTO
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.shipped_files import shipped_file
@@ -114,7 +114,7 @@ def _open_loaded(
         variant = variant or _variant(name, manifest)
         accelerator.load(variant)
     except BaseException:
-        close(accelerator)
+        close_accelerator(accelerator)
         raise
     return accelerator, variant
 

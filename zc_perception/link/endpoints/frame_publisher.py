@@ -710,7 +710,7 @@ class FramePublisher:
             sequence = self._sequence
             self._sequence += 1
             self._dropped += 1
-        more = "raise 'slots'" if self._images is None else 'let your library make more buffers'
+        more = "raise 'slots'" if self._images is None else 'give the publisher more buffers'
         self._warn(
             lambda: (
                 f"'{self.topic}': frame {sequence} was dropped, because {why} "

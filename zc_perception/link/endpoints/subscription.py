@@ -245,9 +245,9 @@ class AdaptedSubscription(Generic[T]):
         depth of *qos*.
     :param match_reliability: ``True``: if a publisher offers only best effort, read its messages
         with best-effort QoS, although *qos* is reliable.
-    :param slow: the work that warnings name as too slow when you hold the maximum number of
-        objects. Set it if your code processes frames and keeps none: by default, such warnings
-        say that you keep frames. Warnings about a slow callback don't need it.
+    :param slow: your work on objects, with advice. If you hold the maximum number of objects,
+        warnings then say that this work is too slow; by default they say that you keep frames.
+        Warnings about a slow callback don't need *slow*.
     :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its
         announcements.
     """

@@ -441,7 +441,7 @@ class SharedMemoryServer:
         Serve the slots of *pool* from now on.
 
         A consumer of the earlier pool stays connected if it can use the new buffers, and the new
-        pool grants exactly its depth and its window (the number of frames that it may hold).
+        pool grants it the same depth and window (the number of frames that it may hold).
         Otherwise the server disconnects the consumer, which then connects again.
 
         :param heap: the heap of the pool's buffers, to check constraints on memory. If it is
