@@ -19,9 +19,10 @@ Checks of ``zc_doctor`` for accelerator ``axl``: driver and buffers.
 The checks find out which ioctls the driver has, and whether the card can import a real buffer of
 each heap. The Voyager SDK's driver (metis-dkms) can't import buffers; with this driver,
 :func:`probe_shipped_attach` only attaches a buffer and detaches it. Each time that the device's
-file is opened, one dma-buf can be attached: ioctl ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the
-descriptor) attaches the dma-buf and maps it in both directions. Ioctl ``'U'`` 6 detaches it, and
-so does closing the device's file. The published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
+file is opened, one dma-buf can be attached: ioctl ``'U'`` 5 (``_IOWR``, argument: pointer to an
+int with the descriptor) attaches the dma-buf and maps it in both directions. Ioctl ``'U'`` 6
+detaches it, and so does closing the device's file. The published source of driver 1.6.2
+(``axl-aipu-ioctl.c``) shows:
 
 - The driver detaches without checking that a buffer is attached, so the probe detaches only after
   an attach that succeeded.
