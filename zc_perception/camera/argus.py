@@ -383,7 +383,11 @@ class ArgusCamera(GStreamerCamera, ArgusKind):
         return HEAP
 
     def constraints(self) -> BufferConstraints:
-        """Return the constraints: the sensor's layout, and LINEAR, which the VIC can make."""
+        """
+        Return the constraints; they allow the sensor's own modifier, and LINEAR at a higher cost.
+
+        For LINEAR, the VIC (NVIDIA's video image compositor) copies each image.
+        """
         layout, size = self._layout, (self.width, self.height)
         formats: tuple[tuple[int, int], ...] = ((layout.fourcc, layout.modifier),)
         costs: tuple[float, ...] = (0.0,)

@@ -356,7 +356,8 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
     The parameters are valid while the surface's owner keeps the surface. Call
     :func:`check_structs` once before.
 
-    :raises LayoutError: the surface has no image in device memory with a descriptor.
+    :raises LayoutError: these bytes are too few for an ``NvBufSurface``, the surface has no image,
+        or its type of memory has no descriptor.
     """
     if size < ctypes.sizeof(Surface):
         raise LayoutError(
@@ -504,7 +505,7 @@ def _peek(address: int, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class SurfaceImage:
-    """A frame's image in one buffer of NvBufSurface memory."""
+    """A frame's image in NvBufSurface memory; the library can use only images in one buffer."""
 
     buffers: tuple[DmaBuf, ...]
     layout: ImageLayout

@@ -338,7 +338,7 @@ class DmaBuf:
         )
 
     def _optional_ioctl(self, request: int, argument: bytes | bytearray) -> bool:
-        """Call an ioctl of dma-bufs; return ``False`` for a memfd, or if the kernel lacks it."""
+        """Call an ioctl; return ``False`` for a memfd, and if the kernel lacks the ioctl."""
         if self.kind is not BufferKind.DMABUF or request in _missing_ioctls:
             return False
         try:

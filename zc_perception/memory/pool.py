@@ -270,7 +270,7 @@ class PoolStatistics:
 
 @dataclass(frozen=True)
 class Holding:
-    """A lease's holder, slot index and generation, and for how many seconds it has existed."""
+    """A lease's holder, slot index, generation and age in seconds."""
 
     holder: str
     index: int

@@ -18,8 +18,8 @@ Measure running nodes from outside, for a given time.
 
 Read :class:`Measurement` first, at the end of the file. :class:`WatchedNode` reads one node's
 frame log. :class:`NodeThreads` finds the nodes' threads. :class:`Cameras` and :func:`memory_of`
-find the memory of the nodes' frames. :func:`check_facts` checks the facts in a frame log, because
-any user can make a frame log with any content.
+find the memory of the nodes' frames. :func:`check_facts` checks the node's settings and counters
+(its facts) in a frame log, because any user can make a frame log with any content.
 """
 
 from __future__ import annotations
