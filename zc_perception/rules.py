@@ -230,7 +230,7 @@ class Key:
     A key of a table, with the rule for its value.
 
     :param description: the text that editors show for the key, from the JSON schema.
-    :param default: what messages and the schema name as the value of a key that is left out.
+    :param default: the value of a key that is left out, for error messages and the schema.
     """
 
     rule: Rule

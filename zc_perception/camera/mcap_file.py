@@ -150,11 +150,11 @@ class Topic(NamedTuple):
 @dataclass
 class Contents:
     """
-    The contents of a file, as the summary at its end states them.
+    The contents of a file: what the summary at the file's end says.
 
     :param library: the program that wrote the file.
-    :param topics: topics by the number of their channel.
-    :param counts: number of messages by the number of their channel.
+    :param topics: the topic of each channel; the key is the channel's number.
+    :param counts: how many messages each channel has; the key is the channel's number.
     :param chunks: a chunk index record for each chunk; empty if a finished file was read.
     :param first_ns: time of the first message.
     :param last_ns: time of the last message.

@@ -30,6 +30,6 @@ The accelerators: :mod:`~zc_perception.npu.axl`, whose card reads the camera's d
 :mod:`~zc_perception.npu.axruntime`, through Axelera's Voyager runtime;
 :mod:`~zc_perception.npu.onnx`, with ONNX Runtime. In each package, read the module ``kind`` first.
 :mod:`~zc_perception.npu.metis_card` finds the Metis cards that ``axl`` and ``axruntime`` use, and
-reads their state. :mod:`~zc_perception.npu.engine_thread` has the thread that runs frames for
+reads their state. :mod:`~zc_perception.npu.engine_thread` has the thread that runs the model for
 accelerators whose driver signals no fences.
 """

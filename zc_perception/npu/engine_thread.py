@@ -307,7 +307,7 @@ class EngineThread:
         if self._thread.ident is None:
             self._thread.start()
         try:
-            with interruptible():  # some providers compile the model first, for minutes
+            with interruptible():  # some engines compile the model first, which takes minutes
                 refusal = answers.get(timeout=timeout_s)
         except queue.Empty:
             raise DeviceLostError(

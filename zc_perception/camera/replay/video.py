@@ -710,7 +710,7 @@ class VideoFile:
         return left_out
 
     def _packets(self) -> Generator[Any, None, None]:
-        """Yield packets with content, then ``None``, which makes the decoder return the rest."""
+        """Yield packets with content, then ``None``: the decoder then returns its last frames."""
         tries = 0
         while tries < _READ_TRIES:
             try:

@@ -404,7 +404,8 @@ class AdaptedSubscription(Generic[T]):
             news = not asleep and self._is_news(choose(self._view()))
             news |= bool(self._unjudged)
             windows = () if self._closed else self._windows()
-        # Warn on this thread, because a callback that doesn't return blocks the executor.
+        # Warn about full windows here, on the watch's thread: the executor's thread can't, while
+        # the user's callback blocks it.
         self._window_warnings.say(windows, self._too_slow())
         if news and executor is not None:
             call_soon(executor, self.update_rung)

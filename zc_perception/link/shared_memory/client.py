@@ -187,7 +187,7 @@ class Greeting:
 
     def _silent(self) -> SilentError:
         return SilentError(
-            f"the producer at '{self._path}' does not answer; perhaps its process is stopped"
+            f"the producer at '{self._path}' does not answer; perhaps its process is suspended"
         )
 
     def close(self) -> None:

@@ -851,7 +851,9 @@ class SharedMemoryServer:
 
     def _receive_with_fence(self, connection: Connection, size: int, fds: list[OwnedFd]) -> None:
         """
-        Handle a RELEASE that has a fence; any other packet is an error.
+        Handle a RELEASE that has a fence; refuse any other packet.
+
+        :meth:`_receive` has already handled each valid RELEASE without a fence.
 
         :raises ProtocolError: the packet isn't a valid RELEASE.
         """

@@ -274,7 +274,7 @@ def load_best(plan: LoadPlan) -> LoadedModel:
     attempts = plan.attempts()
     refused = {
         (True, True): 'output_dmabuf: results go to host memory',
-        (True, False): 'input_dmabuf: tensors are in host memory',
+        (True, False): 'input_dmabuf: all tensors are in host memory',
     }
     for attempt in attempts:
         options = replace(plan.options, input_dmabuf=attempt[0], output_dmabuf=attempt[1])
