@@ -652,7 +652,7 @@ BASE = BufferSettings(
         ),
         ({'contiguous': True}, "needs contiguous memory, which heap 'dma_heap/system' is not"),
         ({'slots': 5}, 'there are 4 slots, but this participant needs 5'),
-        ({'max_slots': 3}, 'there are 4 slots, but it allows at most 3 (max_slots)'),
+        ({'max_slots': 3}, 'there are 4 slots, but this participant allows at most 3 (max_slots)'),
     ],
 )
 def test_every_constraint_is_checked_against_the_buffers(
@@ -685,7 +685,8 @@ def test_the_last_row_need_not_be_whole() -> None:
 def test_memory_of_an_unknown_heap_is_no_promise(fields: dict[str, Any]) -> None:
     unknown = replace(BASE, heap=None)
     assert violations(BufferConstraints('npu', **fields), unknown) == [
-        'it wants a certain kind of memory, but the heap of these buffers is not known'
+        'this participant wants a certain kind of memory, but the heap of these buffers is '
+        'not known'
     ]
     assert violations(BufferConstraints('viewer'), unknown) == []
 

@@ -312,7 +312,8 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
         found += settings.heap.objections(constraints, settings.format)
     elif constraints.wants_certain_memory:
         found.append(
-            'it wants a certain kind of memory, but the heap of these buffers is not known'
+            'this participant wants a certain kind of memory, but the heap of these buffers is '
+            'not known'
         )
     if settings.slots < constraints.slots:
         found.append(
@@ -320,8 +321,8 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
         )
     if constraints.max_slots is not None and settings.slots > constraints.max_slots:
         found.append(
-            f'there are {settings.slots} slots, but it allows at most {constraints.max_slots} '
-            '(max_slots)'
+            f'there are {settings.slots} slots, but this participant allows at most '
+            f'{constraints.max_slots} (max_slots)'
         )
     return found
 

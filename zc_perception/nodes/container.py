@@ -690,7 +690,7 @@ def _loggable(text: str) -> str:
     return text.encode(errors='backslashreplace').decode().replace('\0', '')
 
 
-# Threads of the services: a load and an unload may each block a thread.
+# The number of threads that serve requests: a load and an unload may each block one of them.
 _THREADS = 4
 _UNLOAD_S = 1.2
 _EXECUTOR_ENDS_S = 0.2

@@ -51,8 +51,8 @@ _ENCODERS = {
     ),
     'openh264enc': 'openh264enc gop-size={gop} bitrate={bit} rate-control=bitrate',
 }
-# The formats that x264enc and openh264enc both accept, and whose H.264 every viewer can show.
-# They also need an even width and height.
+# The pictures that x264enc and openh264enc both accept, and whose H.264 every viewer can show:
+# NV12 or I420, with an even width and height.
 _EVEN = '(int)[ 2, 2147483646, 2 ]'
 _ENCODED = f'video/x-raw, format=(string){{ NV12, I420 }}, width={_EVEN}, height={_EVEN}'
 _TAIL = f'h264parse config-interval=-1 ! appsink name={SINK}'

@@ -170,7 +170,9 @@ class Accelerator(ABC):
     """
 
     ENGINES: ClassVar[Sequence[EngineRules]] = ()
-    """The engines (a manifest's key ``engine``) that this accelerator runs, best first."""
+    """The engines whose models this accelerator runs, best first.
+
+    A manifest names its model's engine in key ``engine``."""
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
     """The inference node's parameters that this class reads, besides :data:`FOR_ALL`.
 

@@ -285,11 +285,11 @@ class FrameOffer:
         error: AllocationError | NegotiationError,
     ) -> BufferSession:
         """
-        Agree without some consumers of other processes, after an agreement with all has failed.
+        Agree on buffers without some consumers, after an agreement with all consumers has failed.
 
         No consumer of another process may stop the camera or other consumers. So leave out each
-        new consumer in turn, then all new ones, then all of *remote*. A consumer is new if it was
-        not served before.
+        new consumer in turn, then all new ones, then all of *remote*, until an agreement succeeds.
+        A consumer is new if it was not served before.
         """
         with self._lock:
             fresh = [consumer for consumer in remote if consumer not in self._served]

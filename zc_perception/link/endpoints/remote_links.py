@@ -177,6 +177,7 @@ _UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
 
 
+# The reason why a publisher can't send its frames through shared memory; "it" is the publisher.
 OTHER_HOST = 'it is on another host'
 
 

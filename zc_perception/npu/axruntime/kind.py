@@ -145,7 +145,7 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
 
 def read_compiled_input(path: Path) -> CompiledInput | None:
     """
-    Read a compiled model's input from its files, without loading the model.
+    Read a compiled model's :class:`CompiledInput` from its files, without loading the model.
 
     :param path: ``model.json``.
     :returns: ``None`` if only the runtime can read the file: it isn't a ``.json`` file, or its
