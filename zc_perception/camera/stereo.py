@@ -202,7 +202,7 @@ def give_same_stamp(left: Frame, right: Frame) -> None:
 @dataclass(frozen=True)
 class PairingRule:
     """
-    The rule by which two frames are a pair.
+    The rule by which a left and a right frame are a pair; each side states the rule.
 
     :param tolerance_ns: the longest time between the two frames; it must be below half of a frame
         period.

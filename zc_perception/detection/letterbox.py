@@ -142,9 +142,9 @@ class Letterbox:
 
     def meets(self, low: Sequence[float], high: Sequence[float]) -> bool:
         """
-        Return whether it is certain that several boxes all overlap the picture.
+        Return whether the extremes of a set of boxes prove that every box overlaps the picture.
 
-        ``False``: one of the boxes may lie outside, or one of its numbers is NaN.
+        ``False``: a box may lie outside the picture, or a box has a NaN.
 
         :param low: the minimum of x0, y0, x1, y1 over all boxes, in input pixels; NaN if a box
             has NaN.

@@ -64,7 +64,7 @@ DEFAULT_SLOTS = 3
 MAX_SLOTS = 64
 QUARANTINE_S = 10.0
 SPARE = 2
-""":meth:`BufferPool.grant` leaves this many slots for the next holder, where possible."""
+""":meth:`BufferPool.grant` leaves this many slots for later holders, where possible."""
 # A thread that waits for a free slot checks for one at least this often.
 _LOOK_AGAIN_S = 1.0
 # How long to wait before calling the allocator again, in seconds: after its first failure, and
@@ -1226,8 +1226,8 @@ class BufferPool:
         """
         Promise *holder* slots, as many as possible of those that it wants.
 
-        If too few slots are left for *number*, grant a smaller number, and leave two slots for the
-        next holder where possible. For *depth*, always leave two slots where possible, because
+        If too few slots are left for *number*, grant a smaller number, and leave two slots for
+        later holders where possible. For *depth*, always leave two slots where possible, because
         waiting frames are needed less than frames in use.
 
         :param number: how many frames the holder wants to hold at a time; at least 1 is granted.

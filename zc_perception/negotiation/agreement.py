@@ -100,7 +100,7 @@ class HeapChoice:
 
 
 def choose_heap(participants: Sequence[BufferConstraints], fmt: Format | None) -> HeapChoice:
-    """Return the first heap that every participant can use for images of *fmt*."""
+    """Choose the first of the offered heaps that all participants can use for images of *fmt*."""
     offers = offers_of(participants, fmt)
     good = [offer for offer in offers if not any(offer.objections(p, fmt) for p in participants)]
     if good:

@@ -174,7 +174,7 @@ class BufferSession:
         return settings
 
     def _standing_in(self, consumers: Sequence[Consumer]) -> list[BufferConstraints]:
-        """Return the stand-ins, except those whose consumer has come and is in *consumers*."""
+        """Return the stand-ins that no consumer of the same name in *consumers* replaces."""
         here = {consumer.name or consumer.constraints.participant for consumer in consumers}
         return [one for one in self._stand_ins if one.participant not in here]
 

@@ -487,7 +487,7 @@ def frame_caps(
     described = f'format=(string){name}'
     if name == DMA_DRM:
         if not dmabuf or layout.modifier == INVALID:
-            why = 'only dma-bufs have one' if not dmabuf else 'its layout is unknown (INVALID)'
+            why = 'these buffers are no dma-bufs' if not dmabuf else 'the modifier is INVALID'
             raise FormatError(
                 f'GStreamer caps for {layout.describe()} need a drm-format, but {why}; '
                 'choose a linear pixel_format that GStreamer has a name for, such as NV12'

@@ -50,7 +50,7 @@ _Reader = TypeVar('_Reader')
 _LAYOUTS = ('nhwc', 'nchw')
 STRIDES = Key(
     array('a list of integers from 1 to 1024', integer(1, 1024), 1),
-    'Side of a cell of each level in input pixels, finest level first.',
+    'For each level the side length of its cells in input pixels, finest level first.',
     [8, 16, 32],
 )
 ANCHORS = Key(
@@ -498,9 +498,10 @@ UNIT = 2.0
 
 def in_fractions(boxes: NDArray[np.float32]) -> str:
     """
-    Explain why boxes (4, n), centre and size, can't be in pixels: no number is large enough.
+    Describe boxes (4, n), centre and size, that can't be in pixels: no number is large enough.
 
-    Return an empty text if the boxes may be in pixels, or if there are none.
+    The description completes the sentence "the model yields …". Return an empty text if the boxes
+    may be in pixels, or if there are none.
     """
     if not boxes.any() or not np.abs(boxes).max() <= UNIT:
         return ''

@@ -442,9 +442,11 @@ class ObjectFilter:
 
     def find(self, objects: Values, classes: Values, score: float) -> Found:
         """
-        Find the cells whose objectness, and objectness times best class score, reach *score*.
+        Find the cells whose objectness times best class score reaches *score*.
 
-        :param objects: the objectness of each cell, of any shape.
+        The objectness alone must also reach *score*.
+
+        :param objects: (...) one objectness for each cell.
         :param classes: (..., classes) the class scores of each cell.
         """
         if not score <= 1:

@@ -394,7 +394,7 @@ def parse_hello(packet: Packet) -> Hello:
 
 
 def pack_welcome(welcome: Welcome) -> bytes:
-    """Return *welcome* as a packet; raise ConfigError like :func:`check_publisher_id`."""
+    """Return *welcome* as a packet; raise ConfigError if its ``publisher_id`` isn't valid."""
     return WELCOME.pack(
         MessageType.WELCOME,
         WELCOME.size,
