@@ -344,7 +344,7 @@ def test_a_stale_answer_of_the_library_is_noticed(
 @pytest.mark.parametrize(
     ('mode', 'words'),
     [
-        ('-4', r'could not make AB24 32x32 of NV12 64x64 \(status -4\): a rectangle lies outside'),
+        ('-4', r'not make AB24 32x32 from NV12 64x64 \(status -4\): a rectangle lies outside'),
         ('-1', 'cannot convert between these formats'),
         ('-77', r'\(status -77\): see dmesg'),
         ('no_vic', r'finds no VIC on this machine \(status -1\)'),

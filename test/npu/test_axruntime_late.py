@@ -388,7 +388,7 @@ def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
     (notice,) = accelerator.notices()
     assert notice.startswith(
         "the CPU scales the frames, because the VIC can't: the VIC could not make AB24 128x72 "
-        'of NV12 256x144'
+        'from NV12 256x144'
     )
 
 

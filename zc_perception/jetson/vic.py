@@ -219,7 +219,7 @@ class Vic:
         status = self._transform(self._surfaces.surface(source), target, ctypes.byref(parameters))
         if status != TransformError.SUCCESS:
             raise AcceleratorError(
-                f'the VIC could not make {_describe(destination.layout)} of '
+                f'the VIC could not make {_describe(destination.layout)} from '
                 f'{_describe(source.layout)} (status {status}): {_ADVICE.get(status, "see dmesg")}'
             )
 

@@ -48,7 +48,7 @@ class Changeover:
     """
     Remember which objects came directly, and which by message. Any thread may call the methods.
 
-    For each object that comes directly, its thread appends the object's ``header`` (``frame_id``,
+    The thread that delivers an object directly appends the object's ``header`` (``frame_id``,
     ``stamp_ns``) to :attr:`direct`, or to :attr:`ignored` while the subscription takes messages.
     An append to these deques costs almost nothing; the methods that check a message empty them.
 

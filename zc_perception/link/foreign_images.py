@@ -122,8 +122,8 @@ class ForeignImages:
         pattern, identities = _distinct(fds)
         if pattern != self._pattern:
             raise LayoutError(
-                f'a frame has {len(fds)} descriptor(s) of {len(identities)} buffer(s); all frames '
-                f'need {len(self._pattern)} descriptor(s) of {max(self._pattern) + 1} buffer(s), '
+                f'an image has {len(fds)} descriptor(s) of {len(identities)} buffer(s); each must '
+                f'have {len(self._pattern)} descriptor(s) of {max(self._pattern) + 1} buffer(s), '
                 "in the same order as the first image of argument 'fds'"
             )
         return identities

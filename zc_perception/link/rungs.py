@@ -51,7 +51,7 @@ class RemoteState(Enum):
 @dataclass(frozen=True)
 class LocalPublisher:
     """
-    An adapted publisher of this process.
+    An adapted publisher (one of this package) of this process.
 
     :param mismatch: why the QoS doesn't match; empty if it matches.
     :param convertible: whether publisher and subscription have different custom types, so that
@@ -69,7 +69,7 @@ class LocalPublisher:
 @dataclass(frozen=True)
 class RemotePublisher:
     """
-    An adapted publisher of another process that has announced itself.
+    An adapted publisher (one of this package) of another process; its announcement has come.
 
     :param reason: why there is no connection yet; empty if no reason is known.
     :param listens: whether a process answered the latest attempt to connect to the publisher's

@@ -16,7 +16,7 @@
 """
 Publish objects that a type adapter can convert to messages.
 
-This module also has the publisher's announcements and its statistics.
+The module also announces a publisher to other processes, and counts what it publishes.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ def pack_hello(hello: Hello) -> bytes:
     need = hello.requirements
     if not 1 <= hello.window <= MAX_WINDOW or not 1 <= hello.depth <= MAX_DEPTH:
         raise ConfigError(
-            f'window {hello.window} and depth {hello.depth} must be 1 .. {MAX_WINDOW}'
+            f'window {hello.window} and depth {hello.depth} must both be 1 .. {MAX_WINDOW}'
         )
     options = need.options.encode()
     length = HELLO.size + FORMAT.size * len(need.formats) + len(options)
