@@ -39,7 +39,7 @@ class LedgerEntry:
 
 class CopyLedger:
     """
-    Counts for each reason how often the CPU reads or writes pixels. Thread-safe; O(1) per booking.
+    Counts for each reason how often the CPU reads or writes pixels. Thread-safe; O(1) per call.
 
     Reasons in use: ``draw`` (a software camera or a program writes its frame), ``decode`` (a
     recording's or a webcam's picture is decoded), ``tensor`` (an accelerator on the CPU reads the
@@ -68,7 +68,7 @@ class CopyLedger:
             return {reason: LedgerEntry(*entry) for reason, entry in self._entries.items()}
 
     def count(self, reason: str) -> int:
-        """Return how often *reason* was booked."""
+        """Return how often the CPU read or wrote pixels for *reason*."""
         with self._lock:
             return self._entries.get(reason, (0, 0))[0]
 

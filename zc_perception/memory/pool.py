@@ -1121,7 +1121,7 @@ class BufferPool:
             self._failures += 1
             self._last_failure = f'{what}: {one_line(error)}' if what else one_line(error)
 
-    # Errors, for the caller to raise.
+    # Methods that make errors for the caller to raise.
 
     def _stale(self, slot: Slot, generation: int) -> StaleFrameError:
         what = 'is gone' if generation <= slot.generation else 'never existed'
@@ -1154,7 +1154,7 @@ class BufferPool:
             f'{lease.ended or "ended"} before'
         )
 
-    # How many frames each consumer may hold.
+    # Methods that limit how many frames each consumer may hold.
 
     def set_quota(
         self,
@@ -1293,7 +1293,7 @@ class BufferPool:
             "a consumer; raise 'slots', or end other consumers"
         )
 
-    # Reports.
+    # Methods that report the pool's state.
 
     def holdings(self) -> tuple[Holding, ...]:
         """Return all leases, the oldest first."""
@@ -1387,7 +1387,7 @@ class BufferPool:
                 last_failure=self._last_failure,
             )
 
-    # Closing the pool.
+    # Methods that close the pool.
 
     def close(self) -> None:
         """

@@ -61,10 +61,11 @@ def snapshot_folder(named: str) -> Path:
     """
     Return the absolute folder for parameter ``snapshot_folder``.
 
-    The service's answers name the folder to clients. A client may run in another folder, so the
-    path must be absolute.
+    The answers of service ``~/snapshot`` name the folder to clients. A client may run in another
+    folder, so the path must be absolute.
 
-    :raises ConfigError: the parameter has an unknown variable or user, or is no path.
+    :raises ConfigError: the parameter's path names an environment variable that isn't set, or an
+        unknown user after ``~``, or it is no path.
     """
     if not named:
         return Path(os.path.abspath(ros_home() / 'zc_perception' / 'snapshots'))

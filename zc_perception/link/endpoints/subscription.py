@@ -130,8 +130,8 @@ _GRACE_S = 10.0
 # If no object with a message's frame_id and stamp comes directly within this time after the
 # message, the message comes from a publisher without a direct link.
 _JUDGED_AFTER_S = 0.5
-# A message whose object didn't come directly proves nothing about its publisher, if a connection
-# began or a frame was dropped within this time before the message.
+# If a connection began or an object was dropped within this time before a message, the message's
+# object may be missing although the message's publisher has a direct link.
 _CALM_S = 2.0
 # The largest number of messages that wait for the decision whether their publisher has a direct
 # link. The number is small, because messages are large.
