@@ -225,7 +225,7 @@ def test_any_v4l2_name_is_a_format_or_refused(name: str | int) -> None:
 def test_gstreamer_names_go_both_ways(entry: PixelFormat) -> None:
     if entry.gstreamer is None:
         with pytest.raises(
-            FormatError, match='has no GStreamer format; GStreamer can get only dma-bufs of it'
+            FormatError, match='has no GStreamer format; GStreamer can get images of this format'
         ):
             format_names.gstreamer_format(entry.code, LINEAR)
     else:

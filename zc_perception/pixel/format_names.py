@@ -242,8 +242,8 @@ def gstreamer_name(fourcc: int) -> str:
     name = pixel_format(fourcc).gstreamer
     if name is None:
         raise FormatError(
-            f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; GStreamer can get only "
-            f'dma-bufs of it, as {DMA_DRM}'
+            f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; GStreamer can get images "
+            f'of this format only as dma-bufs ({DMA_DRM})'
         )
     return name
 

@@ -565,7 +565,7 @@ class Decoded(NamedTuple):
     """
     A decoded frame.
 
-    :param key: the frame's time in units of the stream; ``None``: the file states none.
+    :param key: the frame's time in the stream's time base; ``None``: the file states no time.
     :param frame: the frame of PyAV; ``None``: the frame is damaged.
     """
 
@@ -749,7 +749,7 @@ class VideoFile:
             return [], True
 
     def _key(self, timed: Any) -> int | None:
-        """Return the time of a packet or a frame in units of the stream."""
+        """Return the time of a packet or a frame in the stream's time base."""
         key = timed.dts if self._by_order else timed.pts
         return None if key is None else int(key)
 

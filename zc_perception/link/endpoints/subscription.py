@@ -423,8 +423,8 @@ class AdaptedSubscription(Generic[T]):
     def _too_slow(self) -> TooSlow | None:
         """Return the work that is too slow; ``None``: the user's code keeps frames on purpose."""
         called_at = self._called_at
-        # The result counts only if the window has been full for STALLED_S. The callback began a
-        # little later than the window became full, so don't wait for all of STALLED_S here.
+        # A warning names this work only if a window has been full for STALLED_S. The callback may
+        # have begun a little after the window became full, so a shorter time is enough here.
         runs = called_at and time.monotonic() - called_at >= STALLED_S / 2
         return SLOW_CALLBACK if runs else self._slow
 

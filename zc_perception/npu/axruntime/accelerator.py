@@ -75,8 +75,8 @@ _LOAD_TIMEOUT_S = 120.0
 # The longest time that load() waits until the previous model is unloaded; close() waits less.
 _UNLOAD_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 1.0
-# If a call has already lasted this long when close() begins, it is not likely to return, so
-# close() waits less for it.
+# If the runtime hasn't returned from a call for this long when close() begins, it will probably
+# never return, so close() waits less for it.
 _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
