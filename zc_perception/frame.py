@@ -311,7 +311,8 @@ class Frame:
         lease = pool.lease(slot, slot.generation, pool.name)
         if lease is None:
             raise StaleFrameError(
-                f'the quota of {pool.name} allows no lease for its own frame; remove the quota'
+                f'holder {pool.name} can not lease the frame that it fills, because it has a quota; '
+                'remove the quota'
             )
         return cls(data, lease)
 

@@ -256,8 +256,8 @@ class SyncFile:
         )
         fcntl.ioctl(first.fileno(), abi.SYNC_IOC_MERGE, argument)
         merged = cls(OwnedFd(abi.SYNC_MERGE_DATA.unpack(argument)[2]))
-        # Read the errors after merging: a fence that is pending now was pending during the merge,
-        # too, so the merged fence includes it.
+        # Store the errors of the fences that had signalled before the merge, because the kernel
+        # left these fences out. Read the status after the merge, so that no such fence is missed.
         merged._merged_error = min(
             0, *(part._merged_error or part.status() for part in (first, second))
         )

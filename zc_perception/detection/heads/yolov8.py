@@ -419,7 +419,12 @@ class _Levels:
 
 
 def _of_cells(values: Values, cells: NDArray[np.intp]) -> Values:
-    """Return from *values* (rows, columns, channels) those of *cells*, as (n, channels)."""
+    """
+    Return the channels of n cells, as (n, channels).
+
+    :param values: (rows, columns, channels).
+    :param cells: for each cell, its number: row · columns + column.
+    """
     columns, channels = values.shape[1:]
     if values.flags.c_contiguous:
         return np.asarray(values.reshape(-1, channels).take(cells, axis=0))

@@ -421,7 +421,7 @@ class AdaptedSubscription(Generic[T]):
             wake_up(executor)
 
     def _too_slow(self) -> TooSlow | None:
-        """Return the work that is too slow; ``None``: the user's code keeps frames on purpose."""
+        """Return the slow work because of which the consumer holds its frames; else ``None``."""
         called_at = self._called_at
         # A warning names this work only if a window has been full for STALLED_S. The callback may
         # have begun a little after the window became full, so a shorter time is enough here.
