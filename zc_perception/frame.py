@@ -311,7 +311,7 @@ class Frame:
         lease = pool.lease(slot, slot.generation, pool.name)
         if lease is None:
             raise StaleFrameError(
-                f'holder {pool.name} can not lease the frame that it fills, because it has a quota; '
+                f"holder {pool.name} can't lease the frame that it fills, because of its quota; "
                 'remove the quota'
             )
         return cls(data, lease)

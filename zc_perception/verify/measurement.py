@@ -638,7 +638,13 @@ class Measurement:
             node.read()
 
     def _look(self, *, everything: bool = False) -> None:
-        """Read the frame logs and the trace; about once a second, also dma-bufs and maps."""
+        """
+        Read the frame logs and the trace; about once a second, also the memory of the frames.
+
+        The latter means: find new threads, and read the list of dma-bufs and ``/proc/PID/maps``.
+
+        :param everything: whether to do this now in any case, for all buffers and processes.
+        """
         self._read_logs()
         if self._recording is not None:
             self._recording.drain()

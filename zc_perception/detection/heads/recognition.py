@@ -121,7 +121,8 @@ def recognise(
     if len(outputs) == 2 and len(grids) == 1:
         said = {'task': 'segment', **said}
     extras = _extras(said, grids, size)
-    # Ignore the masks' prototypes: the kind of head doesn't depend on them.
+    # Ignore the outputs with four axes (the pictures that masks are computed from): the kind of
+    # head doesn't depend on them.
     if 'masks' in extras and len(grids) == 1:
         outputs = [output for output in outputs if len(output[1]) != 4]
     tables = [output for output in outputs if len(output[1]) == 3]

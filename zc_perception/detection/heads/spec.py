@@ -61,7 +61,7 @@ def more_numbers(count: int) -> str:
     if count == 1:
         return (
             '; the further number in each row can be an angle (oriented: true), an objectness '
-            '(head: yolov5, yolox) or the number of the image (write image in key columns)'
+            "(head: yolov5, yolox) or the number of the image (add 'image' to key 'columns')"
         )
     points = next((f' or keypoints: [{count // n}, {n}]' for n in (3, 2) if count % n == 0), '')
     return f'; the {count} further numbers in each row can be masks: {count}{points}'
