@@ -246,7 +246,7 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
             edges = start * samples, (start + length) * samples
             if any(edge % pixels for edge in edges):
                 raise AcceleratorError(
-                    f"frames of this format can't be cut to {','.join(map(str, region))}, as "
+                    f"frames of this format can't be cut to {','.join(map(str, region))}, which "
                     "parameters 'roi' and 'tiles' demand; set 'tiles' to 1x1, and 'roi' to "
                     'multiples of 4'
                 )

@@ -190,7 +190,7 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
 
 
 def _counters(seen: Observation, findings: Findings) -> None:
-    """Make the result unknown if a node wrote no counters after the measured time."""
+    """Make the check's result unknown if a node wrote no counters after the measured time."""
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
         step = (

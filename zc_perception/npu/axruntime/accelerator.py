@@ -432,7 +432,7 @@ class AxRuntimeAccelerator(AxRuntime):
         """
         Let the submitted jobs end, then close the device, see :meth:`Accelerator.close`.
 
-        A call of the runtime that still runs gets 1 s to return, or 0.5 s if it has already lasted
+        A call to the runtime that still runs gets 1 s to return, or 0.5 s if it has already lasted
         0.5 s. If it doesn't return, its thread, its tensors and the session are left behind with a
         warning, because the device might still write to the tensors. They are released if the call
         returns later.

@@ -289,7 +289,7 @@ class OutputSlot:
         )
 
     def begin_reading(self) -> None:
-        """Begin the CPU's access to all tensors; if one fails, end the accesses begun before."""
+        """Begin the CPU's access to all tensors; if one access fails, end the earlier ones."""
         with contextlib.ExitStack() as undo:
             for buffer in self._buffers:
                 buffer.begin_reading()

@@ -66,7 +66,7 @@ AxRuntimeJob = WorkedJob[OutputSlot]
 @dataclass
 class Call:
     """
-    A call of the runtime whose result hasn't come yet.
+    A call to the runtime whose result hasn't come yet.
 
     ``job`` is ``None`` if the call was made only to get results of earlier calls.
     """
@@ -105,7 +105,7 @@ class RuntimeCalls:
 
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
         """
-        Run the instance once: make one call of the runtime.
+        Run the instance once: make one call to the runtime.
 
         :param job: the job that the call is for; ``None``: the call is a trial, or only fetches
             results of earlier calls.
@@ -308,7 +308,7 @@ class AxRuntimeWorker:
     """
     Run jobs on one core of the card until :meth:`stop`; each core in use has a worker.
 
-    The convert thread writes each frame into a tensor. The run thread makes every call of the
+    The convert thread writes each frame into a tensor. The run thread makes every call to the
     runtime, from loading the model to destroying it. If a call never returns, the run thread is
     left behind with all memory that the runtime might still write to. If the call returns later,
     the thread releases that memory.
