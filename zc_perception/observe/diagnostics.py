@@ -188,8 +188,8 @@ class DiagnosticsPublisher:
 
     :param collect: a function that returns the statuses. One thread calls it. It must be quick,
         and neither wait nor read pixels.
-    :param before_publishing: a function that is called before a regular message (at most one
-        a second) that differs from the last regular one.
+    :param before_publishing: a function that is called before the message that is due each second,
+        if it differs from the last such message. Extra messages about a changed level don't count.
     :param signs: a function whose value changes if a level has changed or soon will; by default
         the value differs at every call. It must be as quick as reading some attributes.
     :param progress: a function whose value changes while the node works; as quick as *signs*.

@@ -143,10 +143,9 @@ def read_bufinfo(debugfs: Path = DEBUGFS) -> Mapping[int, BufferObject] | Unread
     return found
 
 
-# A kernel function that attaches a device records the event at its end; a function that detaches a
-# device, at its start. So a reading of bufinfo during these functions may show the device as
-# attached before the attach event or after the detach event. Readings that are at most _MARGIN_NS
-# away from an event aren't used.
+# The kernel records an attach event when it has attached a device, and a detach event before it
+# detaches a device. So bufinfo may show a device as attached shortly before the attach event, and
+# shortly after the detach event. Readings of bufinfo within _MARGIN_NS of an event aren't used.
 _MARGIN_NS = 2_000_000
 _PRECISION_NS = 1000
 
