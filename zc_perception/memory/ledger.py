@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-The copy ledger: all code that touches pixels with the CPU books the bytes here, with a reason.
+The copy ledger: a record of how many bytes of pixels the CPU reads and writes, and why.
 
-The ledger has only the copies that code books. So ``zc_verify`` also looks for unbooked copies,
-by the kernel's events.
+Code whose work reads or writes pixels calls :meth:`CopyLedger.book`. The ledger misses the copies
+of code that doesn't call it. So ``zc_verify`` also looks for such copies, in the kernel's events.
 
 This file isn't in ``observe/``, because cameras and accelerators use this file, but may not import
 ``observe/``, which is a higher layer.

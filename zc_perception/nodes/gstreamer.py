@@ -284,7 +284,7 @@ class GStreamerNode(PerceptionNode):
             self.destroy_publisher(publisher)
 
     def collect_diagnostics(self) -> list[Status]:
-        """Return the statuses of lifecycle, pipeline and link of frames."""
+        """Return the statuses of the lifecycle, the pipeline and the frame subscription."""
         found = [self.lifecycle_status()]
         feed, subscription = self._feed, self._subscription
         if feed is not None and subscription is not None:

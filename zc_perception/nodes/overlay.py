@@ -589,7 +589,7 @@ class OverlayNode(PerceptionNode):
         )
 
     def collect_diagnostics(self) -> list[Status]:
-        """Return the statuses of the drawing, the subscription of frames and the lifecycle."""
+        """Return the statuses of the drawing, the frame subscription and the lifecycle."""
         subscription = self._frame_subscription
         links = (
             []

@@ -49,11 +49,11 @@ LOOK_S = 0.2
 """Seconds between two checks for changed levels, so at most five messages a second are sent."""
 _RESTLESS_S = RECENT_S + PERIOD_S
 """
-How many seconds a :class:`DiagnosticsPublisher` checks levels every ``LOOK_S`` after a sign.
+For this many seconds after a sign, the publisher checks levels each :data:`LOOK_S` seconds.
 
 A sign is a change of the value that the function *signs* returns. A warning ends
-:data:`RECENT_S` seconds after its event, without another sign. This time is longer, so that the
-publisher notices the end of the warning.
+:data:`RECENT_S` seconds after its event, without another sign. The checks go on for longer, so
+that the publisher notices the end of the warning.
 """
 
 

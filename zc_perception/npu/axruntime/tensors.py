@@ -136,7 +136,7 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
     """
     if len(tensor.shape) != 4 or tensor.dtype != 'int8' or tensor.shape[3] not in (3, 4):
         raise ConfigError(
-            f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame's input must be "
+            f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; an input for frames must be "
             'int8, with the shape (1, H, W, 3) or (1, H, W, 4)'
         )
     if model.grey or model.mean or model.std:
