@@ -283,7 +283,11 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _roi_outside(need: PoolNeed, inferences: Sequence[NodeNeed]) -> str:
-    """Return which inference node's ``roi`` isn't inside the camera's frames; empty: none's."""
+    """
+    Return a message about an inference node whose ``roi`` isn't inside the camera's frames.
+
+    If there is no such node, return an empty text.
+    """
     readers = ACCELERATORS.declared.readers.get('roi', ())
     for one in inferences:
         if any(need.size) and not set(candidates(one.kind)).isdisjoint(readers):

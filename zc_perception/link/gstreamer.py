@@ -249,11 +249,11 @@ class LentFrames:
 
     def _book(self, num_bytes: int, looks: bool) -> None:
         """
-        Count a frame that was lent to the pipeline as a copy, if an element reads frames by CPU.
+        Book a lent frame as copied if an element of the pipeline reads frames with the CPU.
 
-        An element that maps a watched frame is taken to read every frame by CPU. Few frames are
-        watched; so until an element maps one of them, remember the sizes of the last _LOOK_EVERY
-        frames, to count these frames, too.
+        If an element maps a watched frame, it is assumed to read every frame with the CPU. Few
+        frames are watched. So until a watched frame is mapped, remember the sizes of the last
+        _LOOK_EVERY frames, and book these frames afterwards.
 
         :param num_bytes: size of the frame's image.
         :param looks: whether the frame is watched.
