@@ -581,8 +581,8 @@ def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_pa
     (notice,) = store.notices
     assert store.current == uncalibrated(640, 480) and store.wrong
     assert (
-        "without the calibration, which can't be scaled: 640x360 and 640x480 have different "
-        'aspect ratios' in notice
+        "without the calibration, because the calibration can't be scaled: 640x360 and 640x480 "
+        'have different aspect ratios' in notice
     )
     assert 'rescale_camera_info' not in notice
     store.replace(replace(GOOD, width=640, height=480))

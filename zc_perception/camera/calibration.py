@@ -792,7 +792,7 @@ class CameraInfoStore:
         try:
             return found.scaled(*self._size), ''
         except ConfigError as error:
-            return none, f"{mismatch}, which can't be scaled: {error}"
+            return none, f"{mismatch}, because the calibration can't be scaled: {error}"
 
     @property
     def wrong(self) -> bool:

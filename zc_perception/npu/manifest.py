@@ -225,7 +225,7 @@ class TensorSpec:
 
     :param shape: C order, without padding.
     :param offset: bytes from the start of the memory.
-    :param scale: one number, or one for each element of the last axis.
+    :param scale: one number for all values, or one for each element of the tensor's last axis.
     :param layout: ``nchw``, ``nhwc``, or empty if the tensor has no such axes.
     :param padding: for each axis, how many padding elements are before and after the values in
         memory; empty: no padding.
@@ -368,7 +368,7 @@ def _engine_keys(engines: Iterable[EngineRules]) -> dict[str, Key]:
 _SCALE = either(
     number(above=0),
     array('numbers', number(above=0), 1),
-    'a number above 0, or one for each element of the last axis',
+    "a number above 0, or a list of such numbers: one for each element of the output's last axis",
 )
 _PAIR = array('a pair', integer(0, _LARGEST_SIDE), 2, 2)
 
@@ -440,8 +440,8 @@ OUTPUTS = TableList(
             'scale': Key(
                 _SCALE,
                 (
-                    'value = (raw - zero_point) * scale; one number, or one for each element of '
-                    'the last axis.'
+                    'value = (raw - zero_point) * scale; one number for all values, or one for '
+                    "each element of the output's last axis."
                 ),
                 1.0,
             ),

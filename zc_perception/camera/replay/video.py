@@ -204,7 +204,7 @@ def _choose(path: str, container: Any) -> tuple[Any, int]:
         has = f'has sound ({", ".join(sound)})' if sound else 'has no sound'
         cover = ' and a cover picture' if pictures else ''
         raise ConfigError(
-            f"video '{path}' {has}{cover}, but no moving pictures "
+            f"video '{path}' {has}{cover}, and no moving pictures "
             f'(a file of kind {container.format.name}); {_ANOTHER}'
         )
     if not _codec_name(videos[0]):

@@ -221,13 +221,14 @@ def is_decoded(
     spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox, channels: int, numbers: int = 0
 ) -> bool:
     """
-    Return whether the outputs are one table of decoded boxes, and not raw levels.
+    Return whether the model's output is a table of decoded boxes; otherwise it gives raw levels.
 
-    A single raw level without a batch axis has three axes, as a table with a batch axis has.
+    The number of axes can't decide: a level without a batch axis has three axes, as a table with
+    a batch axis has.
 
-    :param channels: the number of channels of a level that is one tensor.
-    :param numbers: how many numbers a row of a table has. 0: as many as a cell of a level has; an
-        output that can be a level or a table is then read as a level.
+    :param channels: how many channels a level has if one tensor has the whole level.
+    :param numbers: how many numbers a row of the table has. 0: as many as a cell of a level has;
+        an output that can be a level or a table is then read as a level.
     :raises AcceleratorError: *numbers* isn't 0, and the output can be a level or a table.
     """
     if len(outputs) != 1 or outputs[0].values.ndim > 3:

@@ -251,7 +251,7 @@ class NodeParameters(Mapping[str, Any]):
             changed.append((name, before))
             try:
                 self._on_change(name, value)
-            except (Exception, SystemExit) as error:  # of a camera or accelerator
+            except (Exception, SystemExit) as error:  # a camera or accelerator may raise anything
                 for changed_name, was in reversed(changed):
                     self._values[changed_name] = was
                     # The first error is reported below.
