@@ -70,7 +70,7 @@ _COVER_RATE = 90_000
 _ASKABLE = (60, 16)
 _CONVERT = "convert it to H.264 with another program, for example 'ffmpeg -i IN OUT.mp4'"
 _NO_INDEX = (
-    "video '{}' is an MP4 or MOV file whose index (moov) {}, because the {} was interrupted. The "
+    "video '{}' is an MP4 or MOV file whose index (moov) {} was interrupted. {} "
     'program untrunc can mend the file; recordings in Matroska (.mkv) need no index'
 )
 _ANOTHER = "set parameter 'video' to the path of a video file or another recording"
@@ -185,7 +185,7 @@ def _why_not(path: str, head: bytes, error: Exception) -> str:
     if number in NO_DESCRIPTOR:
         return f"video '{path}' can't be opened: {NO_DESCRIPTOR[number]}"
     if head[4:8] == b'ftyp':
-        return _NO_INDEX.format(path, 'is missing', 'recording')
+        return _NO_INDEX.format(path, 'is missing, because the recording', 'The')
     reason = getattr(error, 'strerror', None) or message_of(error)
     return (
         f"video '{path}' is of no kind that FFmpeg knows ({reason}); "
@@ -200,7 +200,8 @@ def _choose(path: str, container: Any) -> tuple[Any, int]:
     videos = [stream for stream in pictures if not _is_cover(stream, bool(sound))]
     if not videos:
         if _ends_in_index(path):
-            raise ConfigError(_NO_INDEX.format(path, 'is incomplete', 'recording or copy'))
+            reason, step = 'is incomplete, because the copy or recording', 'Copy it again, or the'
+            raise ConfigError(_NO_INDEX.format(path, reason, step))
         has = f'has sound ({", ".join(sound)})' if sound else 'has no sound'
         cover = ' and a cover picture' if pictures else ''
         raise ConfigError(
