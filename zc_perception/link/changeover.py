@@ -183,7 +183,11 @@ class Changeover:
             del keys[next(iter(keys))]
 
     def _came_directly(self, key: Key) -> bool:
-        """Say whether an object with *key* came directly; forget the object. The lock is held."""
+        """
+        Say whether an object with *key* came directly. The lock is held.
+
+        Each object gives ``True`` for one call only, unless objects are latched.
+        """
         if key[1] >= self._newest.get(key[0], key[1]):
             self._behind.discard(key[0])
         return self._match(self._came, key)

@@ -498,8 +498,8 @@ class RecorderNode(PerceptionNode):
         if self._first_s is None:
             self._first_s = time.monotonic()
         self._taken += kept
-        # Don't log this for each frame after the disk has failed: the recording's end reports the
-        # failure once.
+        # After the disk has failed, don't log each frame that was left out: the recording's end
+        # reports the failure once.
         if not kept and not self.recorder.failed:
             self._warn(f'frame {frame.data.sequence} was left out: {self._reason()}', 'left out')
 

@@ -610,8 +610,8 @@ class FrameReader(FrameSubscription):
         if spinner is not None:
             spinner.stop()
         super().destroy()
-        # A loop that was left by 'break' doesn't end its last step. So don't keep its frame: it is
-        # released when the program has no reference to it any more.
+        # If the program left the loop by 'break', no code ends the last step. So keep only a weak
+        # reference to the step's frame; the frame is released with the program's last one.
         frame, self._of_this_step = self._of_this_step, None
         if frame is not None:
             self._of_last_step = weakref.ref(frame)

@@ -339,7 +339,7 @@ class SharedMemoryLinks:
         self._trial_import: TrialImport | None = None
         self._allowed_uids = allowed_uids
         self._links: dict[str, _Link] = {}
-        # The folders of sockets in which we have connected to a publisher.
+        # The folders that contain the socket of a publisher to which we have connected.
         self._folders: set[str] = set()
         self._lock = threading.Lock()
         self._dropped = 0
