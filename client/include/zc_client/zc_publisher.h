@@ -69,7 +69,7 @@ typedef struct zc_consumer {
 
 typedef struct zc_frame_info {
     uint64_t sequence;   /* the camera's number of the frame; must grow */
-    int64_t stamp_ns;    /* header stamp, ROS clock */
+    int64_t stamp_ns;    /* header stamp, ROS clock: nanoseconds since 1970 */
     int64_t captured_ns; /* when the camera delivered the frame, CLOCK_MONOTONIC; 0: now */
     uint64_t capture_cost_ns;
     const char *frame_id; /* at most 255 bytes of UTF-8; NULL: "" */

@@ -845,6 +845,15 @@ def test_buffers_that_every_consumer_would_refuse_are_refused(start: Start) -> N
     assert said == [f"rule '{rule}')" for rule in ('kind', *['colour'] * 3, 'planes')]
 
 
+def test_a_stamp_that_no_message_can_have_is_refused(start: Start) -> None:
+    last = 2**31 * 10**9 - 1
+    first, *said = lines_of(start('stamper', *map(str, (0, last, last + 1, -1))))
+    assert [first, *said[:2]] == ['taken', 'sent', 'sent']
+    assert [line.partition(': ')[0] for line in said[2:]] == [
+        f'stamp_ns is {stamp}, outside the range of a ROS time' for stamp in (last + 1, -1)
+    ]
+
+
 def test_a_fence_that_its_consumer_keeps_costs_the_producer_no_time(start: Start) -> None:
     taken, steps = lines_of(start('keeper', TOPIC))
     assert taken == 'taken' and int(steps) < 100

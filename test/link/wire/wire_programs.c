@@ -131,6 +131,18 @@ static int resizer(int count, char **words) {
     for (int i = 0; i < count; i++) set_buffers(new_image(), (size_t)atoi(words[i]));
     return 0;
 }
+/* Publish a frame with each stamp that the words say; print the number of its consumers, or the error. */
+static int stamper(int count, char **words) {
+    open_camera();
+    set_buffers(new_image(), 8);
+    for (int i = 0; i < count; i++) {
+        const int slot = zc_publisher_free_slot(camera);
+        const zc_frame_info about = {.sequence = (uint64_t)i, .stamp_ns = strtoll(words[i], NULL, 10)};
+        const int sent = zc_publisher_publish(camera, (unsigned)slot, &about, -1);
+        puts(sent < 0 ? zc_error() : "sent");
+    }
+    return 0;
+}
 /* Leave out one field of the images each time, or give them too many buffers. */
 static int forgetful(int count, char **words) {
     open_camera();
@@ -224,6 +236,7 @@ int main(int count, char **words) {
     static const struct { const char *name; int (*run)(int count, char **words); } programs[] = {
         {"forker", forker}, {"poller", poller}, {"told", told}, {"resizer", resizer},
         {"forgetful", forgetful}, {"starved", starved}, {"keeper", keeper}, {"layouts", layouts}, {"taker", taker},
+        {"stamper", stamper},
     };
     for (size_t i = 0; count > 1 && i < sizeof programs / sizeof *programs; i++) {
         if (strcmp(programs[i].name, words[1]) != 0) continue;
