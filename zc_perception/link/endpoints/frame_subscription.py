@@ -603,7 +603,11 @@ class FrameReader(FrameSubscription):
             os.close(descriptor)
 
     def destroy(self) -> None:
-        """Unsubscribe, release the waiting frames, end loops over this object. Idempotent."""
+        """
+        Unsubscribe, release the waiting frames, end loops over this object. Idempotent.
+
+        The frame of the last step is released when you have no reference to it any more.
+        """
         with self._spinner_lock:
             self._ending = True
             spinner, self._spinner = self._spinner, None
