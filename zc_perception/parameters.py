@@ -116,7 +116,7 @@ class ParameterSpec:
         return text + (f', or {self.besides:g}' if self.besides is not None else '')
 
     def said(self) -> str:
-        """Describe the allowed values and the default, for messages that compare declarations."""
+        """Describe the allowed values and the default, for an error about unequal declarations."""
         return f'{self.allowed()}, by default {self.default!r}'
 
     def convert(self, value: Any) -> Any:

@@ -428,7 +428,7 @@ def test_memory_that_is_none_of_theirs_is_refused(
     )
     for buffers, wrong, error, words in (
         (halves[:1], layout, AcceleratorError, unknown),
-        (halves, split, AcceleratorError, 'in one buffer, this one has 2'),
+        (halves, split, AcceleratorError, 'in one buffer, but this image has 2'),
         (halves[:1], compute_layout(fourcc_code('RG16'), 32, 32), FormatError, ''),
     ):
         with pytest.raises(error, match=words):

@@ -101,7 +101,7 @@ WRITER_OFFSET = 32
 
 FACTS_OFFSET = 4096
 FACTS_WORD = FACTS_OFFSET // 8
-#: The fields after the facts' generation: size of the facts' text in bytes, and its CRC-32.
+#: The fields after the facts' generation number: size of the facts' text in bytes, its CRC-32.
 FACTS_SIZES = struct.Struct('<II')
 FACTS_TEXT = FACTS_OFFSET + 16
 RING_OFFSET = 32 * 1024

@@ -594,7 +594,7 @@ class ImportFollowing:
         if absent or self._seen.trace is None:
             return f'{", ".join(absent) or "the trace"} could not be recorded'
         if any(not node.after.get('pci_address') for node in self._nodes):
-            return 'a node does not report its device, so its earlier imports are not known'
+            return 'a node does not report its device: its imports before the trace are not known'
         return ''
 
     def _follow(self, events: Sequence[KernelEvent]) -> None:

@@ -519,7 +519,7 @@ class FrameOffer:
         return '' if session is None else session.objection(consumer)
 
     def withdraw(self) -> None:
-        """Forget the agreement, because its buffers are no longer used. Another may be made."""
+        """Forget the agreement: its buffers are no longer used. A new agreement may follow."""
         with MEETING.lock:
             self.session = self._begun = None
 

@@ -69,7 +69,7 @@ class ParameterYaml:
         return values_of(node, self.sections)
 
     def keys_for_any_name(self, node: str) -> set[str]:
-        """Return *node*'s keys that are set only in sections for any name, such as ``/**``."""
+        """Return *node*'s keys that only sections for nodes of any name (such as ``/**``) set."""
         matching = [
             (section, values)
             for section, values in self.sections
