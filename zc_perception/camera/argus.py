@@ -384,9 +384,10 @@ class ArgusCamera(GStreamerCamera, ArgusKind):
 
     def constraints(self) -> BufferConstraints:
         """
-        Return the constraints; they allow the sensor's own modifier, and LINEAR at a higher cost.
+        Return the constraints: the format and modifier of the sensor's images, and LINEAR.
 
-        For LINEAR, the VIC (NVIDIA's video image compositor) copies each image.
+        If the sensor's images aren't LINEAR, then LINEAR costs more, because the VIC (NVIDIA's
+        video image compositor) has to copy each image.
         """
         layout, size = self._layout, (self.width, self.height)
         formats: tuple[tuple[int, int], ...] = ((layout.fourcc, layout.modifier),)

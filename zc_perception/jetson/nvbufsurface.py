@@ -505,7 +505,7 @@ def _peek(address: int, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class SurfaceImage:
-    """A frame's image in NvBufSurface memory; the library can use only images in one buffer."""
+    """A frame's image in NvBufSurface memory; a transform needs it in one buffer."""
 
     buffers: tuple[DmaBuf, ...]
     layout: ImageLayout

@@ -639,9 +639,10 @@ class Measurement:
 
     def _look(self, *, everything: bool = False) -> None:
         """
-        Read the frame logs and the trace; about once a second, also the memory of the frames.
+        Read the frame logs and the trace, to find what came since the last call.
 
-        The latter means: find new threads, and read the list of dma-bufs and ``/proc/PID/maps``.
+        About once a second, also find new threads, and read the list of dma-bufs and
+        ``/proc/PID/maps``.
 
         :param everything: whether to do this now in any case, for all buffers and processes.
         """
