@@ -296,7 +296,7 @@ def test_planes_of_another_format_or_size_are_refused_where_they_can_be_told(oth
     planes = (yuv_case if other in YUV else rgb_case)(other, 64, 48)[0]
     if other == 'NV21':  # NV21's planes look like NV12's, so its size is tested
         planes = [plane[:-1] for plane in planes]
-    wanted = r'this conversion was made for NV12 64x48, uint8 \(48, 64\) and uint8 \(24, 32, 2\)'
+    wanted = r'conversion was made for NV12 64x48 \(uint8 \(48, 64\) and uint8 \(24, 32, 2\)\)'
     for kind in (ToPicture, ToLuma):
         with pytest.raises(LayoutError, match=wanted):
             kind(NV12, 64, 48, BT601_LIMITED).convert(planes)

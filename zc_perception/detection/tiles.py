@@ -343,7 +343,7 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
 
 
 def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> NDArray[np.bool_]:
-    """Return a mask of boxes that their tile's edge cuts; ``box.whole``'s edges don't count."""
+    """Return for each box whether its tile's edge cuts it; ``box.whole``'s edges cut no box."""
     regions = np.array(box.regions, np.float64).reshape(-1, 4)[tiles]
     margin = regions[:, 2:] * _CUT
     low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]

@@ -80,8 +80,8 @@ class Checked:
                 for these in ([(p.shape, p.dtype) for p in found], self._arrays)
             )
             raise LayoutError(
-                f'planes are {" and ".join(has)}; this conversion was made for {self._text}, '
-                f'{" and ".join(wants)}: make another conversion for these frames'
+                f'planes are {" and ".join(has)}; this conversion was made for {self._text} '
+                f'({" and ".join(wants)}): make another conversion for these frames'
             )
         return found
 

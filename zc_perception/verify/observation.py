@@ -127,7 +127,7 @@ class Observation:
     :ivar snapshots: the contents of ``bufinfo`` at several times; empty: it was unreadable.
     :ivar trace: the kernel's events, beginning before the measured time; ``None``: none were
         recorded.
-    :ivar event_sources: by event name, how the event was recorded.
+    :ivar event_sources: for each event name, how the event was recorded.
     :ivar process_of: by thread id, the process id of the thread's node.
     :ivar exporters: by inode, the exporter of a buffer, from all sources that could be read.
     :ivar dmabufs: inodes of the frames' buffers that are dma-bufs; *memfds*: (st_dev, inode) of

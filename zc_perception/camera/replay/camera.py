@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 _RAW = ('.nv12', '.yuv')
-# With recorded stamps, a round (one play of the recording) lasts this much longer than the
-# recording, so that the next round's first stamp is later than this round's last stamp. The
-# recording's length is the time between the recording of its first and last messages. A message is
-# recorded some time after its stamp; this delay varies by less than this constant.
+# With recorded stamps, a round (one play of the recording) lasts this many ns longer than the
+# source's duration_ns(), so that the next round's first stamp is later than this round's last
+# stamp. duration_ns() is the time from the arrival of the first message at the recorder to that of
+# the last message. A message's delay from its stamp to its arrival varies by less than 100 ms.
 _BETWEEN_ROUNDS_NS = 100_000_000
 STAMPS = ('now', 'recorded')
 """

@@ -615,7 +615,7 @@ class FrameReader(FrameSubscription):
             spinner.stop()
         super().destroy()
         # If the program left the loop by 'break', no code ends the last step. So keep only a weak
-        # reference to the step's frame; the frame is released with the program's last one.
+        # reference to the step's frame: the frame is released when the program drops it.
         frame, self._of_this_step = self._of_this_step, None
         if frame is not None:
             self._of_last_step = weakref.ref(frame)

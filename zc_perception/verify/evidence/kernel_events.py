@@ -457,7 +457,8 @@ class KernelRecording:
     and again, :meth:`stop`, :meth:`trace`, :meth:`close`.
 
     :ivar instance: the tracefs instance that has the record.
-    :ivar sources: by event, how it is recorded; an event that is missing here can't be recorded.
+    :ivar sources: for each event, how the event is recorded; an event that is missing here can't
+        be recorded.
     :ivar unreadable: what can't be recorded.
     """
 
