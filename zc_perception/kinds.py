@@ -185,7 +185,7 @@ class Kinds(Generic[T]):
         return _declared_by(self, tuple(sys.path))
 
     def whose(self, name: str) -> str:
-        """Return a kind's name, and its package if that is another package, for messages."""
+        """Return a kind's name for messages; for another package's kind, also that package."""
         entries = () if name in self.built_in else _entry_points(self.group, name)
         return f"{self.noun} '{name}'" + ''.join(f' of {_package(entry)}' for entry in entries)
 
