@@ -104,9 +104,9 @@ def test_words_are_never_torn_whatever_alignment_is_asked() -> None:
         (64, 47, 'height 47 is not a multiple of 2, which NV12 needs; use 46 or 48'),
         (1, 48, 'width 1 is not a multiple of 2, which NV12 needs; use 2'),
         (65535, 48, 'width 65535 is not a multiple of 2, which NV12 needs; use 65534'),
-        (64.0, 48, 'width 64.0 is not an integer; it must be one in 1 .. 65535'),
-        (64, True, 'height True is not an integer; it must be one in 1 .. 65535'),
-        ('x' * 1000, 48, f"width '{'x' * 119}… is not an integer; it must be one in 1 .. 65535"),
+        (64.0, 48, 'width 64.0 is not an integer from 1 to 65535'),
+        (64, True, 'height True is not an integer from 1 to 65535'),
+        ('x' * 1000, 48, f"width '{'x' * 119}… is not an integer from 1 to 65535"),
     ],
 )
 def test_impossible_sizes_are_refused(width: Any, height: Any, message: str) -> None:
@@ -231,7 +231,7 @@ TOP = (1 << 63) - 1
         (nv12(LUMA, changed(CHROMA, offset=MANY)), [4608],
          f'plane 1: offset a number of 100000 bits is outside 0 .. {TOP}'),
         (nv12(LUMA, changed(CHROMA, buffer=False)), [4608],
-         'plane 1: buffer False is not an integer; it must be one in 0 .. 0'),
+         'plane 1: buffer False is not an integer from 0 to 0'),
         (changed(GOOD, width=63), [4608],
          'width 63 is not a multiple of 2, which NV12 needs; use 62 or 64'),
         (changed(GOOD, fourcc=NV12 + (1 << 32)), [4608],

@@ -23,12 +23,14 @@ publisher without a direct link sends messages. The object is recognised by its 
 stamp). Stamp 0 identifies no object: while the subscription takes messages, a message with stamp 0
 is never dropped.
 
-- **From direct to messages**: a camera's messages may arrive later than its direct objects. A
-  message is dropped if its object came directly. A message that is older than the newest direct
-  object of the same frame_id is dropped, too, until the message of that newest object arrives.
-  After that message, messages with any stamp are taken, because the camera's time may jump back.
-- **From messages to direct**: a direct object is dropped if its message was taken. After the
-  change, messages of a frame_id are taken until the first object of this frame_id comes directly.
+- **From direct to messages**: a camera's messages may arrive later than the objects that come
+  directly. A message is dropped if its object came directly. A message is dropped, too, if it is
+  older than the newest object of the same frame_id that came directly, until the message of that
+  newest object arrives. After that message, messages with any stamp are taken, because the
+  camera's time may jump back.
+- **From messages to direct**: an object that comes directly is dropped if its message was taken.
+  After the change, messages of a frame_id are taken until the first object of this frame_id comes
+  directly.
 """
 
 from __future__ import annotations
@@ -63,16 +65,18 @@ class Changeover:
         self._remembered = remembered
         self._latched = latched
         self._lock = threading.Lock()
-        # For each key, number of direct objects whose messages haven't come yet; oldest first.
+        # For each key, number of objects that came directly and whose messages haven't come yet;
+        # oldest first.
         self._came: dict[Key, int] = {}
         #: For each key, number of messages that the subscription has delivered and whose objects
-        #: haven't come directly yet. While this table is empty, each direct object is new. Other
-        #: classes read this table, but don't change it.
+        #: haven't come directly yet. While this table is empty, each object that comes directly is
+        #: new. Other classes read this table, but don't change it.
         self.taken: dict[Key, int] = {}
-        # For each frame_id, stamp of the newest direct object since the change to direct links.
+        # For each frame_id, stamp of the newest object that came directly since the change to
+        # direct links.
         self._newest: dict[str, int] = {}
         self._newest_ignored: dict[str, int] = {}
-        # The frame_ids whose messages lag behind the direct objects: no message with the frame_id
+        # The frame_ids whose messages come later than the objects: no message with the frame_id
         # has had a stamp as late as the one in _newest.
         self._behind: set[str] = set()
         self._until = 0.0
@@ -98,7 +102,7 @@ class Changeover:
                 self._came.clear()
 
     def accept_direct(self, header: Any) -> bool:
-        """Say whether a direct object is new; ``False``: its message was taken already."""
+        """Say whether an object that came directly is new; ``False``: its message was taken."""
         if self.taken:
             with self._lock:
                 if time.monotonic() >= self._until:

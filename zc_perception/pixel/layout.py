@@ -119,7 +119,7 @@ def _align(value: int, alignment: int) -> int:
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise LayoutError(
-            f'{name} {shown(value)} is not an integer; it must be one in {low} .. {high}'
+            f'{name} {shown(value)} is not an integer from {low} to {high}'
         )
     if not low <= value <= high:
         raise LayoutError(f'{name} {shown(value)} is outside {low} .. {high}')

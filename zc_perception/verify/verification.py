@@ -183,8 +183,8 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: In milliseconds. A note reports each wait for a fence, and each job of the device, that takes
-#: longer than this. A long wait or job breaks no invariant.
+#: If a wait for a fence, or a job of the device, takes longer than this number of milliseconds, the
+#: result has a note about it. A long wait or job breaks no invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 

@@ -554,7 +554,7 @@ def _samples(part: PlaneArray, plane: Any, *, wide: bool) -> NDArray[Any]:
 _MOST_THREADS = 4
 # No codec delays a picture by more than this many other pictures.
 _MOST_REORDERED = 16
-# Keep at most this many packets since a key frame; no usual video has so few key frames.
+# Keep at most this many packets since a key frame; usual videos have key frames more often.
 _MOST_SINCE_KEY = 3000
 # After this many damaged places in a row, reading ends.
 _READ_TRIES = 8

@@ -27,7 +27,8 @@ the objects that wait in it; the callback owns the object that it was called wit
 the process, or by shared memory), from messages if none has one. If only some have one, the
 subscription still takes objects directly, but also reads messages, to find out whether a publisher
 without a direct link sends messages. When such a publisher sends a message that can be converted,
-the subscription changes to messages (``_judge``). After that it ignores direct objects.
+the subscription changes to messages (``_judge``). After that it ignores objects that come
+directly.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
 the bus. Objects of other processes are fetched from their sockets by the thread that takes objects
@@ -41,10 +42,11 @@ destroys readers of messages (``update_rung``). Any thread may call ``statistics
 **Locks**, in the order in which they are taken: ``_drain_lock`` is held while the callback runs,
 and is reentrant, so that the callback may destroy its own subscription; ``_rung_lock`` is held
 while the way is chosen; ``_message_lock`` is held while messages are taken and while the way
-changes; then comes the queue's own lock. To queue a direct object, only the queue's lock is taken.
-While the subscription takes objects from messages, it ignores direct objects of other processes,
-and only remembers their headers. It does so under ``_message_lock``: otherwise, an object that
-comes while the subscription changes to direct links could be lost.
+changes; then comes the queue's own lock. To queue an object that came directly, only the queue's
+lock is taken. While the subscription takes objects from messages, it ignores objects that come
+directly from other processes, and only remembers their headers. It does so under
+``_message_lock``: otherwise, an object that comes while the subscription changes to direct links
+could be lost.
 """
 
 from __future__ import annotations
@@ -702,7 +704,7 @@ class AdaptedSubscription(Generic[T]):
         self._indirect = choice.indirect
         if self._by_message and not choice.by_message and self._reader is not None:
             # Wait before the change to direct links: messages that arrive late must not be
-            # delivered after newer direct objects.
+            # delivered after newer objects that come directly.
             self._rising_since = self._rising_since or now
             if self._stamped and now - self._rising_since < _RISES_S:
                 return
