@@ -165,9 +165,9 @@ class V4l2Format(NamedTuple):
 _V4L2_TILED = {
     name: V4l2Format(fourcc, int(modifier), multiplanar)
     for name, fourcc, modifier, multiplanar in (
-        # V4L2 calls this format NV12_4L4; GStreamer, too, translates it to this modifier.
+        # V4L2 calls this format NV12_4L4; GStreamer translates it to the same modifier.
         ('VT12', _NV12, KnownModifier.VIVANTE_TILED, False),
-        # V4L2 calls this format NV15_4L4; GStreamer, too, translates it to this modifier.
+        # V4L2 calls this format NV15_4L4; GStreamer translates it to the same modifier.
         ('VT15', _NV15, KnownModifier.VIVANTE_TILED, False),
         # V4L2 calls this format NV12_32L32, and also SUNXI_TILED_NV12.
         ('ST12', _NV12, KnownModifier.ALLWINNER_TILED, False),

@@ -183,7 +183,7 @@ def _hot(seen: Observation) -> bool | None:
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')
 RESULT = 'result.json'
-#: If a wait for a fence, or a job of the device, takes longer than this number of milliseconds, the
+#: If a wait for a fence, or a job of the device, takes longer than this (in milliseconds), the
 #: result has a note about it. A long wait or job breaks no invariant.
 SLOW_FENCE_MS = 50.0
 EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3

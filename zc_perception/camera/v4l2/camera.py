@@ -246,7 +246,7 @@ MAX_RESTARTS = 3
 # After this many good frames since a restart, the count of failures is reset.
 _HEALTHY_FRAMES = 30
 # Errors after which starting the stream again helps: the driver gave up (EIO), ended the stream
-# (EPIPE), or stopped it by itself (EINVAL).
+# (EPIPE), or stopped it by itself (EINVAL), or a transfer from the camera failed (the others).
 _RESTART_HELPS = (errno.EIO, errno.EPIPE, errno.EINVAL, errno.ETIMEDOUT, errno.EPROTO)
 
 
