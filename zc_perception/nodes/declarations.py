@@ -297,7 +297,7 @@ NODES: Mapping[str, NodeSpecs] = {
             'road',
             (
                 'Shipped model (road, hog), or path of an ONNX file, '
-                "an export's folder or a model.yaml."
+                "an exported model's folder or a model.yaml."
             ),
         ),
         ParameterSpec(

@@ -82,7 +82,7 @@ def option_parser() -> OptionParser:
     first.add_argument(
         '--model',
         default='road',
-        help='a shipped model (road, hog), an ONNX file, a folder of an export or a '
+        help="a shipped model (road, hog), an ONNX file, an exported model's folder or a "
         'model.yaml; default road',
     )
     first.add_argument(

@@ -165,7 +165,7 @@ def common_arguments(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
             'model',
             default_value='',
             description='What to detect with: an ONNX file such as yolo11n.onnx, the folder of '
-            'an export, a model.yaml, or a shipped model '
+            'an exported model, a model.yaml, or a shipped model '
             '(road, hog); empty: as the parameter file says.',
         ),
         DeclareLaunchArgument(

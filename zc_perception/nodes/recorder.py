@@ -215,7 +215,11 @@ class RecordedTopics:
                 )
 
     def _drop_if_unsuited(self, name: str) -> bool:
-        """End the subscription of a topic if its QoS doesn't suit a publisher that came later."""
+        """
+        End the subscription of a topic if the subscription's QoS doesn't suit a new publisher.
+
+        :returns: whether the subscription was ended.
+        """
         wanted, kept = self._readers[name].qos_profile, self._types[name]
         writers = publishers_of(self._node, name)
         for other in {each.topic_type for each in writers} - {kept}:

@@ -279,13 +279,13 @@ class Boxes(Head):
         check_background(spec)
         if spec.oriented and spec.box_order != 'cxcywh':
             raise ConfigError(
-                f'head.box_order is {spec.box_order}: with oriented it must be cxcywh, centre '
-                'and size'
+                f'head.box_order is {spec.box_order}: with head.oriented it must be cxcywh, '
+                'centre and size'
             )
         if spec.keypoints and spec.coordinates != 'input':
             raise ConfigError(
-                f'head.coordinates is {spec.coordinates}: with keypoints it must be input; export '
-                "the model with boxes and keypoints in pixels of the model's input"
+                f'head.coordinates is {spec.coordinates}: with head.keypoints it must be input; '
+                "export the model with boxes and keypoints in pixels of the model's input"
             )
         self._unit = CornerUnit(spec)
         self._columns = Columns(spec, spec.columns, spec.extra)

@@ -189,7 +189,7 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
 
 
 class VoyagerRules(EngineRules):
-    """Rules for manifests of engine ``axruntime``: a compiled model's file gives the input size."""
+    """Rules for manifests of engine ``axruntime``: the compiled model gives the input's size."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
         """
