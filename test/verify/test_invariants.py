@@ -644,7 +644,7 @@ def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
     second = {'ctx': '101', 'seqno': '2'}.items()
     submitted = (one for one in card.events if one.name == 'axl_submit')
     card.events.remove(next(one for one in submitted if second <= one.fields.items()))
-    told = '0 jobs of the driver have no frame, 1 frames have no job'
+    told = '0 jobs of the driver belong to no logged frame, 1 logged frames have no job'
     assert kit.judged_node(card, EACH_ONCE, cached=True) == (False, told)
 
 
@@ -849,9 +849,9 @@ WRONG_BUFFER = 'frames were submitted whose buffer was not imported'
 @pytest.mark.parametrize(
     ('spoil', 'with_cache', 'told'),
     [
-        (drops_a_job, True, '0 jobs of the driver have no frame, 1 frames have no job'),
-        (drops_a_job, False, '0 jobs of the driver have no frame, 1 frames have no job'),
-        (has_a_job_too_many, True, '1 jobs of the driver have no frame, 0 frames have'),
+        (drops_a_job, True, '0 jobs of the driver belong to no logged frame, 1 logged frame'),
+        (drops_a_job, False, '0 jobs of the driver belong to no logged frame, 1 logged frame'),
+        (has_a_job_too_many, True, '1 jobs of the driver belong to no logged frame, 0 logged'),
         (takes_the_other_s_buffer, False, WRONG_BUFFER),
         (imports_twice, True, 'imported'),
         (imports_twice, False, 'imports'),

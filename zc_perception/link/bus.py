@@ -370,7 +370,7 @@ class BusPublisher(Generic[T]):
                         self._give(item, newcomer, holder)
 
     def forget(self) -> None:
-        """Release the history and cancel all promises, because the publisher was removed."""
+        """Release the history and take back all promised slots: the publisher was removed."""
         with self._lock:
             self.gone = True
             with self._settling:

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Measure latencies in constant memory, and the recent growth of counters."""
+"""Measure latencies and the recent growth of counters; the needed memory doesn't grow."""
 
 from __future__ import annotations
 

@@ -808,8 +808,8 @@ class ImportFollowing:
         steps = dict.fromkeys(drivers[node.accelerator].unimported for node in self._nodes)
         not_imported = '; '.join(steps)
         jobs = (
-            f'{self.unknown_jobs} jobs of the driver have no frame, '
-            f'{self.missing_jobs} frames have no job'
+            f'{self.unknown_jobs} jobs of the driver belong to no logged frame, '
+            f'{self.missing_jobs} logged frames have no job'
         )
         found = [
             (

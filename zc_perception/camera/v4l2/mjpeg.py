@@ -236,8 +236,8 @@ class JpegDecoder:
         self._size = width, height
         # A JPEG's planes are padded to whole chroma samples.
         padded = width + _WIDEST_SUBSAMPLING - 1, height + _WIDEST_SUBSAMPLING - 1
-        # These arrays are large enough for every subsampling. The kernel gives memory only to the
-        # pages of them that a picture uses.
+        # These arrays are large enough for every subsampling. A page of an array takes memory only
+        # when a picture is written to the page.
         self._planes = [np.empty(padded[0] * padded[1], np.uint8) for _ in range(3)]
         self._halved = [np.empty((-(-height // 2), -(-width // 2)), np.uint8) for _ in range(2)]
         self._lock = threading.Lock()
