@@ -62,10 +62,12 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
     Resolve *named*: a path, or a ``file://`` or ``package://PACKAGE/path`` URL.
 
     If a file with exactly the name *named* exists, *named* is returned unchanged. Otherwise
-    variables and ``~`` are replaced first. *parameter*, *kind* and further errors are those of
-    :func:`expanded`.
+    variables and ``~`` are replaced first.
 
-    :raises ConfigError: the URL is malformed, or names another host or an unknown ROS package.
+    :param parameter: see :func:`expanded`.
+    :param kind: see :func:`expanded`.
+    :raises ConfigError: :func:`expanded` raises it; or the URL is malformed, or names another host
+        or an unknown ROS package.
     """
     if os.path.exists(named):
         return named

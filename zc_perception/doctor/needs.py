@@ -89,7 +89,7 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
 
 
 def _heap_use(camera: NodeNeed) -> HeapUse | None:
-    with suppress(Exception):  # pool_need() raises it again, in checks that report it
+    with suppress(Exception):  # pool_need() raises the same error later, and a check reports it
         return camera_class(camera).heap_use(camera.values)
     return None
 

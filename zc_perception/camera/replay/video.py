@@ -863,7 +863,7 @@ class _Clock:
         self._last_ns: int | None = None
 
     def time_ns(self, key: int | None) -> int:
-        """Return the next frame's time; *key* is the time that the file states; ``None``: none."""
+        """Return the next frame's time; *key* is the time in the file; ``None``: it has none."""
         due_ns = 0 if self._last_ns is None else self._last_ns + self._interval_ns
         if key is not None and self._begin is not None:
             own_ns = self._begin_ns + round((key - self._begin) * self._unit_ns)

@@ -43,7 +43,7 @@ from zc_perception.errors import ConfigError, message_of
 KEY = 'ros__parameters'
 _MOST_BYTES = 4 << 20
 Section = tuple[str, dict[str, Any]]
-"""A pair: the full node name of a section, which may have wildcards, and values by dotted name."""
+"""The full node name of a section (wildcards allowed); its values, with dotted names as keys."""
 
 
 @dataclass(frozen=True)
