@@ -148,8 +148,8 @@ def publishers_of(node: Node, topic: str) -> list[TopicEndpointInfo]:
     """
     Return information about the publishers of a topic, given by its full name.
 
-    The node's own method remaps the name first. But a full name already is the result of the
-    node's remaps: if they exchange two topics, it would become the other topic's name.
+    The node's own method remaps the name first. But a full name is already the result of the
+    node's remaps. If the remaps exchange two topics, the method would look up the other topic.
     """
     with node.handle:
         found = _rclpy.rclpy_get_publishers_info_by_topic(node.handle, topic, False)

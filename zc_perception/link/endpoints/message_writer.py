@@ -197,7 +197,7 @@ class MessageWriter(Generic[T]):
         return self._queue.dropped
 
     def wanted(self) -> bool:
-        """Say whether to convert objects now: some topic has a reader or is transient_local."""
+        """Say whether to convert: a topic of the writer has a reader or is transient_local."""
         if self.withheld:
             return False
         if self._latched:

@@ -77,7 +77,7 @@ class Call:
 
 class RuntimeCalls:
     """
-    The runtime's calls on one instance, in order; only the run thread uses this object.
+    Calls that run one model on the device, in order; only the run thread uses this object.
 
     The device may read a call's input until the call's result comes. So each input slot counts its
     calls in ``users``, and is filled again only when no call uses it.
@@ -105,7 +105,7 @@ class RuntimeCalls:
 
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
         """
-        Run the instance once: make one call to the runtime.
+        Run the model once: make one call to the runtime.
 
         :param job: the job that the call is for; ``None``: the call is a trial, or only fetches
             results of earlier calls.
@@ -239,7 +239,7 @@ class LoadedModel:
 
     def reload(self) -> None:
         """
-        Replace the instance by a new one, because its state is unknown after a failed call.
+        Put the model on the device anew, because its state is unknown after a failed call.
 
         :raises ZcError: the device can't load the model.
         """
