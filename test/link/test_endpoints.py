@@ -408,7 +408,7 @@ def test_two_custom_types_meet_through_the_message(ros: Ros) -> None:
     assert eventually(lambda: len(same) == len(other) == 2)
     assert all(found is word for found, word in zip(same, words, strict=True))
     assert other == words and {type(text) for text in other} == {Text}
-    assert 'only its messages can be read' in subscription.statistics().reason
+    assert "only the publisher's messages can be read" in subscription.statistics().reason
     assert publisher.statistics().conversions == 2
 
 

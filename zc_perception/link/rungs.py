@@ -161,7 +161,7 @@ def choose(view: TopicView) -> Choice:
         elif local.convertible:
             indirect[local.name] = (
                 f"{local.name} publishes objects of a type that this subscription doesn't use, so "
-                'only its messages can be read'
+                "only the publisher's messages can be read"
             )
         elif local.misfit:
             indirect[local.name] = (

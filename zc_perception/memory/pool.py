@@ -547,7 +547,7 @@ class BufferPool:
                         raise LayoutError(
                             f'pool of {name}: slots {other.index} and {index} share the buffer '
                             f'with inode {min(identity.inode for identity in shared)}; '
-                            'the allocator has to make new ones for each slot'
+                            'the allocator has to make new buffers for each slot'
                         )
                 self._slots.append(fresh)
         except BaseException:

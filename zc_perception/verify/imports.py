@@ -238,7 +238,7 @@ class FencePlaces:
 
     :ivar own: jobs whose fence was in the buffers of their own frame.
     :ivar elsewhere: jobs whose fence was missing in a buffer of their own frame, and was found in
-        another buffer. No frame whose job has the same *seqno* uses that other buffer.
+        a buffer that belongs to no frame of a job with this *seqno*.
     """
 
     own: set[int] = field(default_factory=set)
