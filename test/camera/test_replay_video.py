@@ -576,7 +576,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda path: path.write_text('\n#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n'),
         "is a text, not a video; it begins with '#EXTM3U': set parameter 'video'"),
     'sound': ('drive.wav', sound,
-        r'has sound \(pcm_s16le\), and no moving pictures \(a file of kind wav\); set parameter'),
+        r'has no moving pictures, only sound \(pcm_s16le\) \(a file of kind wav\); set parameter'),
     'random bytes': ('drive.mp4',
         lambda path: path.write_bytes(np.random.default_rng(1).bytes(4000)),
         'is of no kind that FFmpeg knows .*If it is a video, convert it'),

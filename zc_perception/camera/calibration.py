@@ -281,7 +281,7 @@ def check_calibration(calibration: Calibration, source: str) -> None:
     if calibration.k[0] < 0 or calibration.k[4] < 0:
         raise ConfigError(
             f"'{source}': camera_matrix has focal lengths {calibration.k[0]:g} and "
-            f'{calibration.k[4]:g}; they must be positive'
+            f'{calibration.k[4]:g}; they must be positive, or 0 if unknown'
         )
 
 

@@ -793,7 +793,7 @@ class ToNv12:
             # For a destination of the wrong shape, OpenCV returns a new array, and the planes
             # would keep the previous picture.
             if target.shape != shape or target.dtype != np.uint8 or not target.flags.writeable:
-                kind = 'uint8' if target.flags.writeable else 'read-only'
+                kind = target.dtype if target.flags.writeable else 'read-only'
                 raise LayoutError(
                     f'{name} is {kind} {target.shape}; this conversion writes uint8 {shape}'
                 )

@@ -202,10 +202,10 @@ def _choose(path: str, container: Any) -> tuple[Any, int]:
         if _ends_in_index(path):
             reason, step = 'is incomplete, because the copy or recording', 'Copy it again, or the'
             raise ConfigError(_NO_INDEX.format(path, reason, step))
-        has = f'has sound ({", ".join(sound)})' if sound else 'has no sound'
-        cover = ' and a cover picture' if pictures else ''
+        has = [f'sound ({", ".join(sound)})'] if sound else []
+        has += ['a cover picture'] if pictures else []
         raise ConfigError(
-            f"video '{path}' {has}{cover}, and no moving pictures "
+            f"video '{path}' has no moving pictures{', only ' if has else ''}{' and '.join(has)} "
             f'(a file of kind {container.format.name}); {_ANOTHER}'
         )
     if not _codec_name(videos[0]):
