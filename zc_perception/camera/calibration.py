@@ -754,7 +754,7 @@ class CameraInfoStore:
 
     def resize(self, width: int, height: int, *, has_lens: bool = True) -> None:
         """
-        Set the size of the camera's pictures; called whenever the camera opens.
+        Record the size of the pictures of a camera that has just been opened.
 
         :param has_lens: whether the camera has a lens that can be calibrated.
         """

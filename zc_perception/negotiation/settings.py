@@ -164,9 +164,9 @@ class BufferSettings:
     @property
     def placement(self) -> Placement | None:
         """
-        The planes' placement.
+        How the planes are distributed over memory buffers.
 
-        See :func:`~zc_perception.negotiation.constraints.placement_of`.
+        ``None``: see :func:`~zc_perception.negotiation.constraints.placement_of`.
         """
         return placement_of(self.layout)
 

@@ -366,7 +366,7 @@ def check_imports(seen: Observation) -> Check:
     source = f'frame log, tracepoints {", ".join(names)}, bufinfo'
     return findings.conclude(
         'I3',
-        "every submitted buffer was imported, and the number of imports fits the cache's setting",
+        "every submitted buffer was imported, as often as parameter 'import_cache' requires",
         source,
         figures,
     )

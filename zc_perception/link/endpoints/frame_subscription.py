@@ -247,7 +247,8 @@ class CameraSubscription(FrameSubscription):
     Frames wait in the queue for their ``camera_info``. Newer frames replace waiting ones. When a
     ``camera_info`` with a newer stamp comes, the waiting frame is dropped at once, because its own
     ``camera_info`` was lost. In any case, a waiting frame is dropped half a second to a second
-    after it was captured, because a frame of another process counts as held while it waits.
+    after it was captured: a frame of another process counts for *max_held* while it waits, so it
+    could block newer frames.
     """
 
     def __init__(

@@ -314,16 +314,17 @@ class SharedMemoryLinks:
     **Owner.** The subscription owns this object. This object owns the clients, and with them all
     frames that the subscription has not taken yet.
 
-    **Threads.** The thread that takes frames from the queue receives them from the sockets. A
-    thread of this object connects to the publishers, and ends when all are connected. But if an
-    executor takes the frames, this thread stays, to wake the executor when frames come. The
-    executor or a thread of the subscription calls ``update``, ``hold`` and ``close``. The lock
-    guards the table of links and the reference to the thread. No callback of the subscription is
-    called while the lock is held.
+    **Threads.** The thread that takes frames from the subscription's queue also receives them from
+    the sockets. A thread of this object connects to the publishers, and ends when all are
+    connected. But if an executor takes the frames, this thread stays, to wake the executor when
+    frames come. The executor or a thread of the subscription calls ``update``, ``hold`` and
+    ``close``. The lock guards the table of links and the reference to the thread. No callback of
+    the subscription is called while the lock is held.
 
     :param name: this consumer's name in the diagnostics of consumer and publisher.
-    :param held: number of frames that the subscription may hold at the same time, kept frames
-        included. A publisher with fewer slots left grants fewer, see :meth:`windows`.
+    :param held: number of frames of each publisher that the subscription may hold at the same
+        time, including those that the user keeps by :meth:`Frame.keep`. A publisher with fewer
+        slots left grants fewer, see :meth:`windows`.
     :param allowed_uids: ids of users whose publishers are trusted, besides our own user and root.
     :param off: why this object makes no connections, a text for logs; empty: it connects to each
         publisher that is passed to :meth:`update`.

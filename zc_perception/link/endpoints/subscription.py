@@ -242,9 +242,9 @@ class AdaptedSubscription(Generic[T]):
         ``rung`` of :meth:`statistics` is then ``refused``, with the reason.
     :param consumer: what you need of the publishers' buffers, see :meth:`take_part`.
     :param held: for types with leases, how many objects of each publisher you hold at most at the
-        same time, kept objects included. By default the number that *remote* was made with, or 1
-        without *remote*. While you hold that many, the newest objects wait, at most as many as the
-        depth of *qos*.
+        same time, including those that you keep by ``keep()``. By default the number that
+        *remote* was made with, or 1 without *remote*. While you hold that many, the newest objects
+        wait, at most as many as the depth of *qos*.
     :param match_reliability: ``True``: if a publisher offers only best effort, read its messages
         with best-effort QoS, although *qos* is reliable.
     :param slow: your work on objects, with advice. If you hold the maximum number of objects,

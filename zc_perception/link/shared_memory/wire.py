@@ -228,8 +228,8 @@ def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
         ) from error
     if b'\0' in raw:
         raise ConfigError(
-            f'{name} is {shown(frame_id)}; a message would end at the character \\0 '
-            'of this text; remove this character'
+            f'{name} is {shown(frame_id)}; remove the character \\0: '
+            'a ROS message would contain only the text before this character'
         )
     if len(raw) > MAX_FRAME_ID:
         raise ConfigError(

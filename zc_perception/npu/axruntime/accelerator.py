@@ -324,8 +324,9 @@ class AxRuntimeAccelerator(AxRuntime):
         """
         Return the threads that frames wait for, see :meth:`Accelerator.hot_threads`.
 
-        For each core one thread writes tensors, and one calls the runtime. The runtime's own
-        threads are unknown.
+        For an ``.axm`` model this is one thread. For other models these are two threads for each
+        core of the card: one writes tensors, and one calls the runtime. The runtime's own threads
+        are not returned, because this package can't find them.
         """
         if self._axm is not None:
             return self._axm.threads
