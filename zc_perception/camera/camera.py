@@ -519,7 +519,7 @@ class Camera(ABC):
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        """The threads that this camera has made to process frames; any thread may read this."""
+        """The camera's own threads, which process frames; any thread may read this property."""
         return ()
 
     def controls(self) -> Mapping[str, ControlInfo]:

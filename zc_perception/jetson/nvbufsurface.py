@@ -196,7 +196,7 @@ class OwnedSurface:
 
     @property
     def pointer(self) -> ctypes._Pointer[Any]:
-        """The library's pointer; raise ValueError after :meth:`close`."""
+        """The pointer to the surface; raise ValueError after :meth:`close`."""
         if self._surface is None:
             raise ValueError('the surface was destroyed')
         return self._surface

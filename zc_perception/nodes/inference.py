@@ -560,7 +560,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def manifest(self) -> ModelManifest:
-        """The model, while the node is configured."""
+        """The manifest of the node's model, while the node is configured."""
         return self._configured().manifest
 
     @property

@@ -99,7 +99,8 @@ class SchedulerStatistics:
     :param recovered: how often a lost device was opened again.
     :param imports: imports of frames' buffers since the start; reopening the device doesn't reset
         this number.
-    :param trial_imports: trial imports since the start, counted like *imports*.
+    :param trial_imports: imports since the start that only tested whether the device can read a
+        slot's buffers; an import that the device's cache keeps doesn't count.
     :param busy_ns: nanoseconds in which the device had at least one job.
     :param at_ns: the time of this copy of the counters, CLOCK_MONOTONIC.
     """

@@ -200,7 +200,7 @@ class Observation:
         return sorted(found, key=lambda record: record.submitted_ns)
 
     def all_submitted(self) -> list[tuple[NodeView, FrameRecord]]:
-        """Return the frames that all inference nodes submitted in the measured time."""
+        """Return each pair of an inference node and a frame it submitted in the measured time."""
         return [
             (node, record) for node in self.inference_nodes() for record in self.submitted(node)
         ]

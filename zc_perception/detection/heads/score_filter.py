@@ -60,7 +60,7 @@ def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def activated(logits: NDArray[np.float32], by_sigmoid: bool) -> NDArray[np.float32]:
-    """Apply the sigmoid if *by_sigmoid*, else clip scores to 1: a device may round 1 upwards."""
+    """Apply the sigmoid if *by_sigmoid*, else limit scores to 1: rounding may put some above 1."""
     return sigmoid(logits) if by_sigmoid else np.minimum(logits, np.float32(1))
 
 
@@ -109,8 +109,8 @@ def out_of_reach(
 
     A head finds nothing in a tensor that can't hold such a score.
 
-    :param has_boxes: whether the tensor also has the boxes of many cells. If such a tensor is
-        float32 but has few different values, the network is quantised.
+    :param has_boxes: whether the tensor also has many boxes. If so, float32 values count as
+        quantised when few of them differ.
     """
     kind = tensor.values.dtype
     if kind.kind == 'f':

@@ -16,11 +16,11 @@
 """
 Publishers and subscriptions for ROS nodes.
 
-Read ``publisher`` and ``subscription`` first: they take objects of any type. ``frame_publisher``
-and ``frame_subscription`` (with ``FrameReader`` and the camera subscription) use them for camera
-frames, with a default for every option. ``publisher`` announces a publisher, ``discovery`` finds
-publishers, ``remote_links`` connects to publishers in other processes, and ``executor_turns`` runs
-this package's callbacks on a node's executor.
+Read modules ``publisher`` and ``subscription`` first: they take objects of any type. Modules
+``frame_publisher`` and ``frame_subscription`` use them for camera frames, with a default for every
+option. ``publisher`` announces a publisher, ``discovery`` finds publishers, ``remote_links``
+connects to publishers in other processes, and ``executor_turns`` runs this package's callbacks on
+a node's executor.
 """
 
 from zc_perception.frame import Frame

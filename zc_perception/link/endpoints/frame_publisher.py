@@ -714,7 +714,7 @@ class FramePublisher:
         self._warn(
             lambda: (
                 f"'{self.topic}': frame {sequence} was dropped, because {why} "
-                f'({pool.describe_holders()}); have consumers release frames sooner, or {more}'
+                f'({pool.describe_holders()}); let consumers release frames sooner, or {more}'
             ),
             'dropped',
         )
