@@ -22,6 +22,7 @@ from contextlib import closing
 import gzip
 import os
 from pathlib import Path
+import signal
 import sys
 import threading
 import time
@@ -57,6 +58,7 @@ from zc_perception.camera.replay.source import FrameSource, recording_path
 from zc_perception.errors import ConfigError, LayoutError, RecordingError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
+from zc_perception.terminal import Interrupted, interruptions
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT, FRAMES = 64, 48, 5
@@ -810,3 +812,18 @@ def test_a_recording_that_can_not_be_read_up_to_its_start_is_no_matter_of_waitin
     write_picture(tmp_path / '0.png', 10)
     with pytest.raises(ConfigError, match='frame 0: the disk has gone'):
         replay(tmp_path)
+
+
+def test_a_signal_ends_the_search_for_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(self: ImageSource, offset_ns: int) -> None:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        time.sleep(60.0)
+
+    monkeypatch.setattr(ImageSource, 'seek', search)
+    write_picture(tmp_path / '0.png', 10)
+    began = time.monotonic()
+    with pytest.raises(Interrupted), interruptions():
+        replay(tmp_path)
+    assert time.monotonic() - began < 60.0

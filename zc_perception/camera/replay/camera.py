@@ -35,6 +35,7 @@ from zc_perception.machine.checks import fail, Finding, Needs, NodeNeed, ok, war
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
+from zc_perception.terminal import interruptible
 
 if TYPE_CHECKING:
     from zc_perception.camera.replay.source import FrameSource, Moment
@@ -254,7 +255,7 @@ class ReplayCamera(DrawnCamera):
             raise RecordingError(f'frame {max(0, self._source.number)}: {error}') from error
 
     def _begin(self) -> None:
-        with self._reading() as source:
+        with self._reading() as source, interruptible():  # it may have to read for minutes
             self._moment: Moment | None = source.seek(self._start_ns)
         if self._moment is None:
             raise ConfigError(
