@@ -257,12 +257,12 @@ def check_folder(folder: Path) -> None:
 
 class Recorder:
     """
-    Writes a recording to a folder; use it as a context manager, whose end calls :meth:`close`.
+    Writes a recording to a folder; the end of a ``with`` block calls :meth:`close`.
 
     If the folder holds a recording already, the recorder finishes that recording's unfinished
     files, and adds new files to it.
 
-    :param ledger: counts each copy of a frame, under ``record``.
+    :param ledger: counts each copy of a frame, for the reason ``record``.
     :param open_output: opens a new file; tests pass their own function.
     :raises ConfigError: the path is no folder, the folder can't be written, or another recorder
         writes to it.
@@ -737,7 +737,7 @@ class BlackBox:
 
 def write_event(chosen: list[Kept], folder: Path, now_ns: int, floor_bytes: int = 0) -> str:
     """
-    Write messages of the black box as a new recording in *folder*; return a phrase about it.
+    Write messages of the black box as a new recording in *folder*; return a phrase for the user.
 
     :param chosen: what :meth:`BlackBox.last` returned, with times of the system clock.
     :param now_ns: the time of the event by the system clock.

@@ -217,7 +217,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """
 
     def _agree(self) -> None:
-        """Agree on buffers with other participants: the second step of configuring."""
+        """Agree on buffers with other nodes: the second step of configuring."""
 
     def _activate(self) -> None:
         """Let frames flow; :attr:`flowing` becomes true afterwards."""

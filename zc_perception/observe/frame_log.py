@@ -494,7 +494,7 @@ class FrameLogReader:
                 continue
             if values[1] in _KINDS:
                 records.append(_record(values))
-            else:  # this version writes no records of this kind
+            else:  # only another version of this package knows this kind of record
                 self.lost += 1
             self._next += 1
         return records

@@ -361,8 +361,8 @@ class AdaptedSubscription(Generic[T]):
         self._graph = PublisherGraph(node, self.topic, self._wanted, adapter.ros_type)
         self._folder = default_folder()
         self._folder_ns = 0
-        # Until this time, the folder's last change may have brought an announcement file that was
-        # not read yet.
+        # The folder has changed. Until this time, look again for announcement files, because the
+        # new file may not be read yet.
         self._folder_read_by = 0.0
         self._signs = GraphSigns(node, self.topic)
         self._announcements = Announcements()

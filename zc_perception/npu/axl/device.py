@@ -87,7 +87,7 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
     (
         errno.EBUSY,
         errno.EAGAIN,
-    ): "the card's queue of jobs is full; lower parameter 'in_flight' or wait for a fence",
+    ): "the card's queue of jobs is full; lower parameter 'in_flight', or wait for a job's end",
     (errno.ENOTTY, errno.ENOSYS): (
         'this driver has no import and submit ioctls; use accelerator: axruntime (Voyager SDK) or '
         "onnx, or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
