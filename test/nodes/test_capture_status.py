@@ -243,7 +243,7 @@ POOL, CLOCK = (pooled, pool_status), (clocked, status_of_clock)
         ),
         (POOL, {'retired': 1}, '1 slot(s) were retired and 0 release fence(s) failed', 'dmesg'),
         (POOL, {'fence_errors': 2}, 'retired and 2 release fence(s) failed lately', 'dmesg'),
-        (POOL, {'failures': 1, 'last_failure': 'full'}, 'given back: full', 'free memory'),
+        (POOL, {'failures': 1, 'last_failure': 'full'}, 'retired: full', 'free memory'),
         (CLOCK, {'steps': 1}, 'the ROS clock was set 1 time(s) lately', ''),
         (
             CLOCK,

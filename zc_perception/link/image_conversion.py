@@ -358,7 +358,7 @@ class ImageToFrame:
         return self._pool
 
     def _memory_for(self, width: int, height: int) -> tuple[ImageLayout, Heap]:
-        """Return layout and heap of the frames: a memfd unless the consumer needs other memory."""
+        """Return the frames' layout, and a heap: memfd, unless the consumer needs other memory."""
         if self._needs is None:
             return compute_layout(NV12, width, height), self._heap
         self._heap = heaps = working_heaps(

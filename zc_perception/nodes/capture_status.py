@@ -165,7 +165,7 @@ POOL = Part(
     Row(
         lambda s: s.failures,
         WARN,
-        'a slot could not be replaced or given back: {last_failure}',
+        'a slot could not be replaced, freed or retired: {last_failure}',
         "free memory in the heap that key 'heap' names",
     ),
     Row(

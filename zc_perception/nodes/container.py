@@ -600,7 +600,11 @@ class ComponentManager(Node):
         return response
 
     def on_callback_error(self, node: Node | None, error: BaseException) -> None:
-        """Log, at a limited rate, that a callback has raised; *node* is ``None`` for a task."""
+        """
+        Log the exception of a callback, at a limited rate.
+
+        :param node: the callback's node; ``None``: a task of the executor raised the exception.
+        """
         names = [
             f"'{one.name}'" for one in self._present() if node is not None and one.node is node
         ]

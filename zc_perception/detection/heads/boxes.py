@@ -236,8 +236,9 @@ class Boxes(Head):
                 1,
             ),
             (
-                'What the columns of each output hold, in their order: box, score, class, scores '
-                '(of all classes), image, count. Write - for an output that is not read.'
+                'What the columns of each output hold, from left to right: box (four columns), '
+                "score, class, scores (one column for each class), image (the image's number), "
+                'count (the number of valid rows). Write - for an output that is not read.'
             ),
             ['box score class'],
         ),

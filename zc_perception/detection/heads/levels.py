@@ -151,14 +151,12 @@ def _scale(tensor: RawTensor) -> float | bytes:
 
 def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequence[RawTensor]:
     """
-    Convert outputs so that each has one scale, and a type in ``_READ_AS_IT_IS``.
+    Convert to float32 each output with many scales, or with a type not in ``_READ_AS_IT_IS``.
 
-    Most outputs need no conversion. The others are converted to float32.
-
-    :param gathered: an NHWC output with this number of channels isn't converted if it has a scale
-        for each channel, because the caller later dequantises only the few cells that it needs.
-    :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the
-        last axis.
+    :param gathered: an NHWC output with this number of channels and one scale for each channel
+        isn't converted, because the caller later dequantises only the few cells that it needs.
+    :raises AcceleratorError: a scale isn't above zero, or an output has many scales, but not one
+        for each element of its last axis.
     """
     if all(
         output.values.dtype in _READ_AS_IT_IS

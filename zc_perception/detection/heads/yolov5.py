@@ -86,9 +86,9 @@ class YoloV5(Head):
             len(spec.anchors) != len(spec.strides) or len(counts) != 1 or counts == {0}
         ):
             raise ConfigError(
-                f'head.anchors has {[len(level) for level in spec.anchors]} anchors; it must have '
-                f'one list for each of the {len(spec.strides)} strides {list(spec.strides)}, and '
-                'each list the same number of (width, height)'
+                f'head.anchors has lists of {[len(level) for level in spec.anchors]} anchors; '
+                f'there must be one list for each of the {len(spec.strides)} strides '
+                f'{list(spec.strides)}, and each list must have the same number of (width, height)'
             )
         if any(
             not 0 < side < float('inf')

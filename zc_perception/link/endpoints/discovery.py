@@ -441,9 +441,10 @@ class Rivals:
     Look for other publishers on the topic of *publisher*.
 
     If the socket of at least one other publisher on this host answers, :meth:`look` returns all
-    other publishers in the graph at once, or, if the graph shows none, one without ROS. If none
-    answers (they may be on another host), it returns a publisher only after this has been in the
-    graph for :data:`UNPROVED_S`, because the graph shows killed publishers for a while.
+    other publishers in the graph at once, or ``_WITHOUT_ROS`` if the graph shows none. If no
+    socket answers (the publishers may be on another host), :meth:`look` returns a publisher only
+    after the graph has shown this publisher for :data:`UNPROVED_S`, because the graph shows killed
+    publishers for a while.
 
     :param monotonic: returns the time of a steady clock, in seconds.
     """

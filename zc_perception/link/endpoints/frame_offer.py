@@ -484,7 +484,7 @@ class FrameOffer:
                     self.due = math.inf
 
     def _fail(self, consumers: Sequence[Consumer], why: str) -> None:
-        """Note that an agreement failed for these consumers, and *why*: no other one is tried."""
+        """Record *why* agreement with these consumers failed; they get no other agreement."""
         with self._lock:
             for consumer in consumers:
                 self._failed[anonymous(consumer)] = why

@@ -486,7 +486,7 @@ def scan_maps(
 
 
 def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
-    """Return the device number of the mapped file; 0: the file is no device, or is unmapped."""
+    """Return the device number of the mapped file; 0: it is no device, or the mapping is gone."""
     file = _map_file(mapping, proc)
     try:
         return _number_of(os.stat(file))
