@@ -16,8 +16,8 @@
 """
 Read uncompressed pictures of messages and recordings: their encodings, planes and pixels.
 
-:data:`ENCODINGS` lists the encodings, for messages and recordings alike. Their names are those of
-ROS's ``sensor_msgs/image_encodings.hpp``.
+:data:`ENCODINGS` lists the encodings, for messages and recordings alike, by their names in ROS's
+``sensor_msgs/image_encodings.hpp``.
 """
 
 from __future__ import annotations

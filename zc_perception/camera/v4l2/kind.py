@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 QUEUED = 3
-"""Buffers that the driver holds: two queued ones to write to, and one to be dequeued next."""
+"""The number of buffers that the driver holds: two that it fills, and one that is full."""
 MOST_BUFFERS = 32
 """The number of buffers to request at most: some drivers refuse more."""
 

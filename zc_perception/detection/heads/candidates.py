@@ -167,10 +167,11 @@ def _compiled(
 
 class CompiledRows:
     """
-    Decode a table with centre, size and scores in each row, in one call of compiled code.
+    Decode a table with a box's centre, size and scores in each row, in one call of compiled code.
 
-    The result is equal to that of the score filter, :func:`from_centres` and :func:`detections`,
-    one after the other. Only one thread at a time may use a :class:`CompiledRows`.
+    The call gives the same result as three steps in Python: the score filter,
+    :func:`from_centres` and :func:`detections`. Only one thread at a time may use a
+    :class:`CompiledRows`.
 
     :param tensor: the output tensor, with one scale for all values.
     """

@@ -101,8 +101,8 @@ class Announcer:
         """
         Publish *announcement* in place of the earlier one.
 
-        The announcement is also written to a file. If that fails, for example because the disk is
-        full, it is tried again every 5 s.
+        Also write *announcement* to a file. If the file can't be written, for example because the
+        disk is full, try again every 5 s.
         """
         with self._lock:
             self._announcement = announcement

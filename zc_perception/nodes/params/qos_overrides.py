@@ -16,7 +16,7 @@
 """
 Handle the QoS parameters, which change the QoS of a node's publishers and subscriptions.
 
-Their names are ``qos_overrides.TOPIC.publisher.POLICY`` and
+The parameters' names are ``qos_overrides.TOPIC.publisher.POLICY`` and
 ``qos_overrides.TOPIC.subscription.POLICY``, such as ``qos_overrides./image_raw.publisher.depth``.
 """
 
