@@ -116,9 +116,9 @@ class PairMatcher(Generic[T]):
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
-        # For each side, the time between its newest item and the other side's newest item,
-        # measured when the side's item arrived. The smaller of the two sides' values is reported:
-        # a tolerance of this value would make the two newest items a pair.
+        # The difference between the times of the two sides' newest items. It is computed whenever
+        # an item comes, and stored for the item's side. The smaller of the two stored values is
+        # reported: with a tolerance of this value, the matcher would have found a pair.
         self._apart: dict[Side, int] = {}
         self._pairs = self._restarts = self._difference = self._max_difference = 0
 

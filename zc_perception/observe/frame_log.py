@@ -662,8 +662,8 @@ def _check(fd: OwnedFd) -> None:
         raise ValueError(f'a frame log begins with {MAGIC!r}, but this memfd has {magic!r}')
     if (version, record_size, capacity) != (VERSION, RECORD_SIZE, CAPACITY):
         raise ValueError(
-            f'it has version {version} ({capacity} records of {record_size} bytes); this tool '
-            f'reads version {VERSION} ({CAPACITY} records of {RECORD_SIZE} bytes)'
+            f'this log has version {version} ({capacity} records of {record_size} bytes); this '
+            f'tool reads version {VERSION} ({CAPACITY} records of {RECORD_SIZE} bytes)'
         )
 
 

@@ -309,7 +309,7 @@ class FrameOffer:
 
         Promise its slots to consumers, and announce the new buffers to all subscriptions.
 
-        :param heap: the name of the buffers' allocator.
+        :param heap: the name of the heap that allocated the buffers, or of another allocator.
         :param sizes: other image sizes that the publisher could use, if it knows any.
         """
         layout = session.settings.layout

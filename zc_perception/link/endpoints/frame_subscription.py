@@ -126,7 +126,7 @@ class FrameSubscription(AdaptedSubscription[Frame]):
         if held < 1:
             raise ConfigError(
                 f'a subscription that may hold {held} frames never gets one: max_held '
-                '(of FrameSubscription: held) has to be at least 1'
+                '(named held in class FrameSubscription) has to be at least 1'
             )
         check_ids(trusted_uids, 'trusted_uids')
         name = node.get_name()

@@ -617,4 +617,6 @@ def _why_not(announcement: Announcement) -> str:
         return OTHER_HOST
     if not announcement.socket:
         return 'it offers no shared memory'
-    return "the QoS of a publisher of this topic does not match the subscription's"
+    return (
+        "at least one publisher of this topic has a QoS that does not match the subscription's"
+    )

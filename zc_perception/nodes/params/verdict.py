@@ -95,9 +95,9 @@ def declares(kind: NodeKind, parameter: str) -> bool:
     """
     Return whether a node of this kind has a parameter.
 
-    A parameter that the node declares only while it runs is recognised by its prefix. A QoS
-    parameter doesn't count if only other kinds of node have its topic. The parameter counts if
-    no kind has the topic, which may then be the new name of a remapped topic.
+    If the node declares the parameter only while it runs, the parameter's prefix decides. For a
+    QoS parameter, its topic decides: return ``True`` if this kind of node has the topic, or if no
+    kind has it, because the topic may then be the new name of a remapped topic.
     """
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
