@@ -433,7 +433,7 @@ class Camera(ABC):
 
     @classmethod
     def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        """Return what buffers of parameter ``heap`` are for; ``None``: ``heap`` has no effect."""
+        """Return what the heap's buffers are for; ``None``: parameter ``heap`` has no effect."""
         return None
 
     @classmethod

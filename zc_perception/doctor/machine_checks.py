@@ -235,10 +235,9 @@ _MIB = 1 << 20
 # Values of parameter heap that don't name a device file.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
 _OTHERWISE = (
-    'frames then lie in memfds: cameras whose frames the CPU writes (such as '
-    'synthetic), links, and accelerator onnx work; '
-    'accelerator axl and cameras with memory: import do not work, because no device can import a '
-    'memfd'
+    'frames then lie in memfds, which no device can import: accelerator axl and cameras with '
+    "memory: import can't be used; accelerator onnx, links, and cameras whose frames the CPU "
+    'writes (such as synthetic) can be used'
 )
 _ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or '
            'CONFIG_UDMABUF, modprobe udmabuf); '

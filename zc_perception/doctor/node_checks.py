@@ -254,7 +254,7 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report the buffers that each camera of the file and its consumers would agree on."""
+    """Report the buffers that each camera in the parameter file and its consumers would use."""
     if not needs.cameras:
         yield skip('no parameter file with a camera was given (--params-file)')
     for camera in needs.cameras:

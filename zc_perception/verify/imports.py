@@ -431,9 +431,9 @@ class ImportTable:
         Return the first time after *since_ns* at which the node cleared its cache; 0: never.
 
         A node clears its cache when it opens the card again, or when the same frames come through
-        a new connection to the capture node. It then releases all imports, and imports all images
-        again. A cache that only drops imports that it no longer needs never releases all imports
-        at once.
+        a new connection to the capture node. The node then releases all imports, and imports the
+        buffers of all frames again. A cache that only drops imports that it no longer needs never
+        releases all imports at once.
         """
         last_ns = {frozenset(one.image): one.begin_ns for one in self.imports}
         for time_ns, given_back, used in self.clearings:

@@ -114,7 +114,7 @@ class ArgusKind(GStreamerKind):
 
     PARAMETERS = (
         ParameterSpec('pipeline', '', ('the pipeline, written as for gst-launch-1.0, without a '
-                                       'sink. Empty: read the sensor sensor_id.')),
+                                       'sink. Empty: read sensor number sensor_id.')),
         PIPELINE_BUFFERS,
         ParameterSpec('sensor_id', 0, 'number of the sensor.', '', 0, 63),
         ParameterSpec('sensor_mode', -1, 'number of the sensor mode. -1: Argus chooses.', '',
