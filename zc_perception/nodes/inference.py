@@ -159,7 +159,7 @@ class Pace:
 
 def class_mask(wanted: Sequence[str], known: Sequence[str]) -> NDArray[np.bool_] | None:
     """
-    Return for each known class whether it is wanted; ``None``: all are, because none is named.
+    Return for each known class whether it is wanted; ``None``: all are, or none is named.
 
     :param wanted: names or indices of classes.
     :raises ConfigError: the model doesn't have a wanted class.
@@ -177,7 +177,7 @@ def class_mask(wanted: Sequence[str], known: Sequence[str]) -> NDArray[np.bool_]
                 f'an index from 0 to {len(known) - 1}'
             )
         mask[index] = True
-    return mask
+    return None if mask.all() else mask
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
