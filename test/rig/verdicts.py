@@ -73,8 +73,8 @@ UNKNOWN = {
     'without_the_cameras_log': 'the copy ledger of the capture node was not read',
     # All frames are in one memfd, through which the camera writes them; no event shows that.
     'writes_through_a_memfd': (
-        'frames are in udmabuf buffers, and these memfds may be their memory, through which '
-        'the processes that have the memfds may read the frames'
+        'frames are in udmabuf buffers, and these memfds may be the memory of these buffers; '
+        'processes that have the memfds can then read the frames'
     ),
     # The pipeline's node does not name its device, so any video device may be it.
     'maps_a_pipelines_camera': 'is a video device, and perhaps the camera',

@@ -112,7 +112,7 @@ MapParams = c_struct(
 )
 # In pixels.
 TransformRect = c_struct('u32 top left width height')
-# The VIC ignores the last two fields.
+# The VIC, the Jetson's unit that converts images, ignores the last two fields.
 TransformConfigParams = c_struct('int compute_mode; s32 gpu_id; ptr cuda_stream')
 # src_rect and dst_rect are arrays with one rectangle for each surface of the batch.
 TransformParams = c_struct(

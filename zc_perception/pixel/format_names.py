@@ -408,8 +408,8 @@ def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
         if known == value:
             return fourcc, RGB_FULL
     raise FormatError(
-        f'NvBufSurface colour format {value} has no DRM fourcc in this package, which knows '
-        f'{min(NvBufSurfaceFormat)} .. {max(NvBufSurfaceFormat)}'
+        f'NvBufSurface colour format {value} has no DRM fourcc in this package; only the formats '
+        f'{min(NvBufSurfaceFormat)} .. {max(NvBufSurfaceFormat)} have one'
     )
 
 

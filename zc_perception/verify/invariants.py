@@ -442,8 +442,8 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
     )
     if made and seen.backing:
         told = (
-            'frames are in udmabuf buffers, and these memfds may be their memory, through which '
-            'the processes that have the memfds may read the frames: '
+            'frames are in udmabuf buffers, and these memfds may be the memory of these buffers; '
+            'processes that have the memfds can then read the frames: '
             f'{"; ".join(seen.backing[:_SHOWN])}'
         )
         findings.unsure(

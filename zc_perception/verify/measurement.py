@@ -458,7 +458,7 @@ class Measurement:
         self.close()
 
     def close(self) -> None:
-        """Remove the recording, its probes and the sampler. A second call does nothing."""
+        """Remove the trace instance and its probes; close the sampler. Idempotent."""
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None

@@ -768,7 +768,7 @@ def _raw(picture: Picture) -> RawPicture:
         return picture
     named = f"format '{picture.format[:60]}'"
     if _is_depth(picture):
-        raise FormatError(f'{named} is a depth image, not a picture')
+        raise FormatError(f'a message with {named} is a depth image, not a picture')
     try:
         decoded = decode_picture(picture.data)
     except FormatError as error:

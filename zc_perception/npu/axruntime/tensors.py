@@ -132,7 +132,7 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
     Size, padding and quantisation come from the runtime, colours and letterbox from the manifest.
 
     :raises ConfigError: the tensor isn't one int8 NHWC picture, or its size differs from the
-        manifest's.
+        manifest's, or the manifest has ``mean``, ``std`` or ``grey``.
     """
     if len(tensor.shape) != 4 or tensor.dtype != 'int8' or tensor.shape[3] not in (3, 4):
         raise ConfigError(
