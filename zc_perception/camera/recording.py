@@ -683,9 +683,9 @@ class BlackBox:
         """
         Drop the messages that are too old, and the oldest messages beyond the memory limit.
 
-        Messages are too old if they came more than the box's *seconds* before *now_ns*. But a
-        video can be decoded only from a key frame on. So if key frames of a video are too old, the
-        newest of these key frames is kept, and with it all messages after it.
+        Messages are too old if they came more than *seconds* (of :class:`BlackBox`) before
+        *now_ns*. But a video can be decoded only from a key frame on. So if key frames of a video
+        are too old, the newest of these key frames is kept, and all messages after it are kept.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}

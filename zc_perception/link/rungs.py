@@ -145,12 +145,13 @@ class Choice:
 
 def choose(view: TopicView) -> Choice:
     """
-    Choose direct links if every publisher has one, else messages for all publishers.
+    Choose either direct links, or messages for all publishers.
 
-    If only some publishers have a direct link, choose the direct links until a publisher without
-    one has sent a message that can be converted. But if objects or messages have no headers,
-    choose messages at once. Don't choose messages if copies are not allowed, or if no publisher
-    sends messages (a camera without ROS sends none).
+    If every publisher has a direct link, choose direct links. If none has one, choose messages. If
+    only some have one, choose direct links until a publisher without one has sent a message that
+    can be converted; but if objects or messages have no headers, choose messages at once. Don't
+    choose messages if copies are not allowed, or if no publisher sends messages (a camera without
+    ROS sends none).
     """
     direct: list[tuple[str, str]] = []
     indirect: dict[str, str] = {}

@@ -129,7 +129,7 @@ class Said(NamedTuple):
     @property
     def not_negotiated(self) -> bool:
         """Whether an element can't take the format of the element before it."""
-        # For a pad that is created late, such as decodebin's, GStreamer calls this not-linked.
+        # If a pad is created late, as decodebin's pads are, GStreamer reports not-linked instead.
         return 'not-negotiated' in self.debug or 'not-linked' in self.debug
 
 

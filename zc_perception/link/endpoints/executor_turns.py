@@ -57,8 +57,8 @@ class ExecutorWake:
     *work* runs in the callback group *group*. Several calls may cause only one run. Before the
     node has an executor, a call does nothing.
 
-    A guard condition wakes the executor. It is created only when the node's executor accepts it,
-    because an EventsExecutor refuses nodes that have a guard condition.
+    A guard condition wakes the executor. For an EventsExecutor none is created, because an
+    EventsExecutor refuses nodes that have a guard condition.
     """
 
     def __init__(self, node: Node, group: CallbackGroup, work: Callable[[], None]) -> None:

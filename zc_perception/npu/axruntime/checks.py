@@ -46,7 +46,7 @@ _INSTALL = (
 
 def describe_voyager(library: str = '') -> dict[str, Any]:
     """
-    Load the runtime as accelerator axruntime does; return what was loaded, or the error.
+    Load the Voyager runtime in the way of accelerator axruntime; return its facts, or the error.
 
     Loading a foreign library may crash, so :meth:`System.ask` calls this in a process of its own.
     """

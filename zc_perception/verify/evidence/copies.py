@@ -489,7 +489,8 @@ class MemmoveProbe:
         """
         Record also small copies, if their source is in one of these mappings.
 
-        This changes only a filter. A new probe would make the kernel rewrite its code.
+        Change only the filter of the installed probes. Another probe would be a risk, because the
+        kernel rewrites running code to install a probe.
         """
         ranges = self._ranges | {(mapping.start, mapping.end) for mapping in mappings}
         if ranges == self._ranges:
