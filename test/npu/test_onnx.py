@@ -508,7 +508,7 @@ OPEN = {'name': 'y', 'shape': [1, 3, 7, WIDTH - 1]}
         (SHAPE, UINT8, {}, {'dtype': 'float32'}, "is float32, but .* 'x' 1x3x48x64 uint8"),
         (SHAPE, UINT8, {}, {'dtype': 'uint8', 'scale': 1.0}, 'to only 2 values of uint8'),
         (TURNED, FLOAT, {}, {'layout': 'nchw'}, "is nchw .* says 'x' 1x48x64x3; correct"),
-        ([1, 1, 48, 64], FLOAT, {}, {'colour': 'rgb'}, 'of this key is 1.; write colour: grey'),
+        ([1, 1, 48, 64], FLOAT, {}, {'colour': 'rgb'}, 'axis has size 1.; write colour: grey'),
         ([3, 48, 64], FLOAT, {}, {}, "'x' 3x48x64, which lacks the axis of the batch; export"),
         ([2, 3, 48, 64], FLOAT, {}, {}, 'takes batches of 2 frames.*batch=1'),
         (SHAPE, FLOAT, {'inputs': 2}, {}, 'has 2 inputs .x, x1.; it needs one.*orig_target_sizes'),

@@ -25,12 +25,12 @@ library and of ``libnvbufsurftransform``.
 * :class:`SurfaceCache` makes the library's object for an image that came as a descriptor.
 
 Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1 to
-R39.2); offsets as a C compiler lays out the documented fields (``test_jetson_abi.py``). The first
-fields of ``NvBufSurface`` and of its parameters are the same in all these releases. Later releases
-have added fields at the end. So the structs' sizes differ, and only element 0 of a list may be
-read. R36's own page wasn't found. So before this module reads a camera's structs,
-:func:`check_structs` allocates an image and compares its fields with the values that were asked
-for.
+R39.2). ``test_jetson_abi.py`` checks that a C compiler places the documented fields at the same
+offsets. The first fields of ``NvBufSurface`` and of its parameters are the same in all these
+releases. Later releases have added fields at the end. So the structs' sizes differ, and only
+element 0 of ``surfaceList`` may be read. R36's own page wasn't found. So before this module reads
+a camera's structs, :func:`check_structs` allocates an image and compares the fields of the image's
+struct with the values that were asked for.
 """
 
 from __future__ import annotations

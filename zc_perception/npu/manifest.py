@@ -1138,7 +1138,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         key, value, said = 'layout', f'{network.layout} ({" x ".join(axes)})', str(picture)
     elif wrong:
         key, size = next(iter(wrong.items()))
-        value, said = given.get(key, 'rgb'), f'{picture} (the axis of this key is {size})'
+        value, said = given.get(key, 'rgb'), f"{picture} (this key's axis has size {size})"
         size = {1: 'grey', 3: 'rgb'}.get(size, '') if key == 'colour' else size
         advice = (
             f'write {key}: {size}, or leave it out'

@@ -379,8 +379,8 @@ def check_copies(seen: Observation) -> Check:
     if seen.mappings:
         names = ', '.join(sorted({f'process {one.pid}' for one in seen.mappings}))
         step = (
-            'end that program, or let it import frames instead of mapping them; in the nodes no '
-            'code may map frames'
+            'end that program, or let it import frames instead of mapping them; if it is a node, '
+            'remove the code that maps frames'
         )
         findings.breaks(f'frames are mapped by {names}', step)
     if (not seen.scans or seen.why('maps')) and not _unread(seen, findings, 'maps'):

@@ -224,7 +224,7 @@ def open_card(system: System, needs: Needs, card: MetisCard) -> AxlDevice:
 
 
 def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report what each card's driver can do: its answer to QUERY, or what its ioctls imply."""
+    """Report what each card's driver can do, by asking it or from the ioctls that it has."""
     if needs.accelerator('axl') is Need.UNUSED and card_need(needs) is not Need.UNUSED:
         yield skip('the parameter file uses no accelerator axl')
     else:
