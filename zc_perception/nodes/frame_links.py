@@ -93,8 +93,8 @@ SUBSCRIBER_LINK = Part(
     # No warning for a subscriber on another host: hosts can't share memory, so messages are the
     # best link.
     Row(lambda s: s.rung == ROS_MESSAGE and not s.far, WARN, 'ros_message: {reason}',
-        ('each frame is copied; make sure that only a publisher of this package, and on this '
-         'host, publishes this topic'),
+        ('each frame is copied; make sure that all publishers of this topic are publishers of '
+         'this package on this host'),
         see='see [the rungs](topics_and_links.md#the-three-rungs)'),
     Row(lambda s: s.full_s >= STALLED_S and s.slow, WARN, '{rung}: no frame comes, because '
         '{slow.what}: '

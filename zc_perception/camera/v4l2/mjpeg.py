@@ -212,9 +212,9 @@ def _with_zeros(data: Pixels, end: int) -> int:
     """
     Return *end* plus the number of zero bytes behind it that may belong to the picture.
 
-    After each byte 0xFF, a picture's data has a zero byte that carries no pixels. At most the last
-    ten bits of a picture's pixels are zero, so they fill at most one more zero byte. Further zero
-    bytes don't count, because decoding them would invent the rest of an incomplete picture.
+    After each byte 0xFF, a picture's data has a zero byte that carries no pixels. A picture's data
+    ends with at most ten zero bits, so one more zero byte may belong to it. Further zero bytes
+    don't count, because decoding them would invent the rest of an incomplete picture.
     """
     stuffed = end > 0 and data[end - 1] == _FILL
     return min(data.size, end + (2 if stuffed else 1))

@@ -343,8 +343,8 @@ def _imports_into(
                 yield _imported(system, device, capabilities, name, subject)
         except (ZcError, OSError) as error:
             advice = (
-                "memory.heaps shows the heap's access rights, and metis.iommu shows why the card "
-                'refuses pages; read dmesg, or set another heap'
+                "check memory.heaps shows the heap's access rights, and check metis.iommu shows "
+                'why the card refuses pages; read dmesg, or set another heap'
             )
             # A failed import is less severe if no camera uses the heap that the buffer came from.
             used = needs.heap(name) is Need.REQUIRED

@@ -187,7 +187,7 @@ class History:
         return self.states[max(0, bisect_right(self.times, time_ns + _PRECISION_NS) - 1)]
 
     def during(self, start_ns: int, end_ns: int) -> list[Counter[str]]:
-        """Return all states during a span of time."""
+        """Return each set of attached devices that existed during a span of time."""
         first = max(0, bisect_right(self.times, start_ns) - 1)
         end = max(first + 1, bisect_right(self.times, end_ns))
         return self.states[first:end]
