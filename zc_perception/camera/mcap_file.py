@@ -620,7 +620,7 @@ def _missing(folder: Path) -> list[str]:
 
 def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
     """
-    Finish the files that a recorder left unfinished, and list all files in ``metadata.yaml``.
+    Finish the files that a recorder left unfinished, then renew ``metadata.yaml`` if needed.
 
     :returns: the files with their contents, and sentences about each change and unreadable file.
     :raises ConfigError: a file can't be written, or is still being recorded.

@@ -375,7 +375,11 @@ class ImportTable:
         self._given_back.clear()
 
     def submit(self, event: KernelEvent, inodes: Sequence[int]) -> Import:
-        """Return the import that a job reads; *inodes*: buffers of the job's frame, if known."""
+        """
+        Return the import that the job of *event* reads.
+
+        :param inodes: the inodes of the buffers of the job's frame; empty: unknown.
+        """
         self._growing.pop(event.tid, None)
         self._given_back.clear()
         self.last = None

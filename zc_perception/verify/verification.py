@@ -452,7 +452,7 @@ _LOOK_S = 0.05
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """Raise ConfigError, with the next step, if a file of ``--output`` can't be written."""
+    """Turn an OSError of the block into a ConfigError that advises another ``--output``."""
     try:
         yield
     except OSError as error:
