@@ -663,7 +663,7 @@ class _Track:
 
 @dataclass(frozen=True)
 class _Look:
-    """Values chosen once per object: outline, size and place (metres), start of its gait (rad)."""
+    """One object's constant values: outline, size and place (metres), phase of its steps (rad)."""
 
     shape: Shape
     width: float

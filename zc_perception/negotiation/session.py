@@ -243,10 +243,10 @@ class BufferSession:
 
     def join(self, consumer: Consumer) -> Outcome:
         """
-        Add *consumer* after the allocation, and return the result for it.
+        Add *consumer* after the allocation, and return whether the consumer was accepted.
 
-        It is accepted if the allocated buffers suit it, enough slots are free, and its trial
-        imports of all slots succeed.
+        To be accepted, the consumer must be able to use the allocated buffers, enough slots must
+        be free, and the consumer's trial imports of all slots must succeed.
 
         :raises NegotiationError: nothing is allocated yet.
         """

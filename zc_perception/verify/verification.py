@@ -99,7 +99,7 @@ class DocumentKeys:
 
 
 def document_keys(seen: Observation) -> DocumentKeys:
-    """Compute the four keys as the zero-copy document defines them, see the module's text."""
+    """Compute four keys of ``result.json``, see this module's docstring for their definitions."""
     found = histories(seen) if seen.snapshots else {}
     counts = {
         inode: max(

@@ -299,7 +299,7 @@ def _is_power_of_two(number: int) -> bool:
 
 class AxlDevice:
     """
-    One open file of the driver; closing this file releases all its handles.
+    One open file of the driver; closing it releases all buffers that were imported through it.
 
     :param path: the device node.
     :param numbers: ioctl numbers by name, where the driver differs from ``abi.IOCTL_NUMBERS``.
@@ -501,5 +501,5 @@ class AxlDevice:
         self._ioctl('release_import', ctypes.c_uint32(handle), f'import {handle}')
 
     def close(self) -> None:
-        """Close the file; then the driver ends this file's jobs and releases all its handles."""
+        """Close the file; then the driver ends this file's jobs and releases its imports."""
         self._fd.close()
