@@ -177,7 +177,7 @@ class PairMatcher(Generic[T]):
             self.forget(side)
 
     def forget(self, side: Side) -> None:
-        """Drop a side's waiting items, and the time of its last item: the side's source restarts."""
+        """Drop one side's waiting items and its last item's time, because its source restarts."""
         while self._waiting[side]:
             self._drop(side)
         self._last[side] = None
