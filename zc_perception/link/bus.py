@@ -473,7 +473,7 @@ class InProcessBus:
 
 
 BUS = InProcessBus()
-"""The bus of this process. Each key contains a ROS context, so different contexts never match."""
+"""The bus of this process. Keys contain a ROS context, so endpoints of two contexts don't match."""
 
 
 class CameraEnd(Protocol):

@@ -81,7 +81,7 @@ class ImportsInUse:
     """
     Count the jobs that read each import, and release an import after its last job.
 
-    Only one thread uses this object. ``release_errors`` counts handles that the device refused to
+    Only one thread uses this object. ``release_errors`` counts imports that the device refused to
     release; ``last_release_error`` is the reason. A refusal raises no error, because it affects no
     frame.
     """
@@ -107,7 +107,7 @@ class ImportsInUse:
                 self._give_back(handle)
 
     def release(self, handle: int) -> None:
-        """Release the handle, or let :meth:`let_go` do so if jobs still read this import."""
+        """Release an import; if jobs still read it, :meth:`let_go` releases it after the last job."""
         if handle in self._jobs:
             self._waiting.add(handle)
         else:
@@ -117,7 +117,7 @@ class ImportsInUse:
         try:
             self._release(handle)
         except DeviceLostError:
-            pass  # a lost device has already released all its handles
+            pass  # a lost device has already released all imports
         except AcceleratorError as error:
             self.release_errors += 1
             self.last_release_error = str(error)
