@@ -473,7 +473,7 @@ class InProcessBus:
 
 
 BUS = InProcessBus()
-"""The bus of this process. Keys contain a ROS context, so endpoints of two contexts don't match."""
+"""This process's bus. Keys contain a ROS context, so endpoints of two contexts never match."""
 
 
 class CameraEnd(Protocol):

@@ -530,7 +530,7 @@ class BufferPool:
         self._refused = self._retired = self._fence_errors = 0
         self._last_failure = ''
         self._waiters = 0
-        # Wakes threads that wait in acquire(). After close(), wakes the reaper, which ends free slots.
+        # Wakes a thread that waits in acquire(); after close(), wakes the reaper.
         self._waker: Waker | None = None
         # Whether a thread is replacing retired slots now; only one thread at a time may do so.
         # After the allocator has failed, _retry has the time of the next attempt.

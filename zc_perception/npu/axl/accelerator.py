@@ -107,7 +107,7 @@ class ImportsInUse:
                 self._give_back(handle)
 
     def release(self, handle: int) -> None:
-        """Release an import; if jobs still read it, :meth:`let_go` releases it after the last job."""
+        """Release an import now, or in :meth:`let_go` after the last job that reads the import."""
         if handle in self._jobs:
             self._waiting.add(handle)
         else:
