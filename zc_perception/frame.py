@@ -438,7 +438,7 @@ class Frame:
 
     @property
     def borrowed(self) -> bool:
-        """For links: whether the link will release the frame, so the callback need not."""
+        """For links: whether the link will release the frame, even if the callback doesn't."""
         return bool(self._borrowed)
 
     @property
@@ -704,8 +704,8 @@ class Frame:
         try:
             self.release()
         except BufferError:
-            # If the block has raised an exception, its traceback keeps arrays alive. Don't hide
-            # that exception by this one; the arrays end with the traceback.
+            # If the block has raised an exception, don't replace it by the BufferError. The
+            # exception's traceback refers to arrays, which are freed together with the traceback.
             if kind is None:
                 raise
 

@@ -17,7 +17,7 @@
 The machine that the checks of ``zc_doctor`` examine.
 
 :class:`System` has the machine's folders below one root, its environment, and the functions that
-open devices. A test replaces the root by a folder that describes a broken vehicle, and replaces
+open devices. A test replaces the root by a folder with the files of a faulty machine, and replaces
 the functions. :class:`HostTree` has the folders of device nodes and attributes, for code that
 doesn't open a device. The last part of this module is about the machine's heaps: their device
 nodes, the rights that a user needs to open them, and buffers that a check allocates for a trial.

@@ -161,11 +161,11 @@ class RecordedStamps:
     """
     Replaces useless stamps of a recording's frames; call :meth:`stamp` for each frame in order.
 
-    A stamp is useless if it is 0 or equal to the previous frame's stamp. It is replaced by a sum:
-    the last good stamp plus the time from the recording of that stamp's frame to the recording of
-    this frame. Before the first good stamp, a useless stamp is replaced by the time at which the
-    recorder got the frame. Good stamps don't change, because other recorded messages refer to
-    them.
+    A stamp is useless if it is 0 or equal to the previous frame's stamp. The replacement is the
+    last good stamp, plus the time that passed at the recorder between the frame with that stamp
+    and the frame with the useless stamp. Before the first good stamp, the replacement is the time
+    at which the recorder got the frame. Good stamps don't change, because other recorded messages
+    refer to them.
     """
 
     def __init__(self, name: str) -> None:

@@ -154,7 +154,11 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
-    """Return owners of *numbers*; if one isn't open, return those before it and close the rest."""
+    """
+    Return owners of the descriptors *numbers*, in the same order.
+
+    If a descriptor isn't open, return the owners of the earlier ones, and close the later ones.
+    """
     owned: list[OwnedFd] = []
     try:
         for number in numbers:
