@@ -222,7 +222,7 @@ def test_weights_with_another_number_of_classes_are_refused_with_both_keys(tmp_p
         f"{tmp_path / 'model.yaml'}: key 'head' is yolov8 and key 'classes' has 1 name, which "
         'does not fit'
     )
-    for word in ('1x8x5040', '1x5xN', 'correct the one that is wrong'):
+    for word in ('1x8x5040', '1x5xN', 'correct the key that is wrong'):
         assert word in message and '\n' not in message
 
 

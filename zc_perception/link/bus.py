@@ -22,8 +22,8 @@ thread and reads an immutable tuple of subscriptions. It takes a lock of this mo
 first frame of a new pool, and for a transient_local publisher, which keeps its last objects for
 later subscriptions.
 
-:class:`MeetingPoint` connects the cameras and the consumers of the process to negotiate buffers,
-whichever starts first.
+:class:`MeetingPoint` brings together the cameras and the consumers of the process, which then
+negotiate buffers. Cameras and consumers may start in any order.
 
 Locks are taken in this order: the bus's lock, a publisher's lock, the lock for the publisher's
 promised slots (``_settling``), the pool's lock. While it holds a lock, the bus calls only two

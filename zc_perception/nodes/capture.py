@@ -371,7 +371,7 @@ class CameraFactory:
 
     @property
     def slow(self) -> bool:
-        """Whether opening takes so long that it needs its own thread; call :meth:`check` first."""
+        """Whether the supervisor's thread shall open the camera, because this may take seconds."""
         return self._kind().SLOW
 
     def check(self) -> None:

@@ -734,7 +734,7 @@ def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
         raise ConfigError(
             f"{manifest.path}: key 'head' is {manifest.head.kind} and key 'classes' has {names}, "
             f'which does not fit what the model yields for engine {manifest.engine} ({error}); '
-            'correct the one that is wrong'
+            'correct the key that is wrong'
         ) from error
     if objection:
         raise ConfigError(
@@ -1030,7 +1030,7 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
         given = _classes(part)
         if facts.names and given != facts.names:
             key = part.place('classes' if 'classes' in values else 'classes_file').key
-            advice = f'leave {key} out, or correct the one that is wrong'
+            advice = f'leave {key} out, or correct this key or the model'
             raise ConfigError(
                 f'{path}: {contradiction(key, given, facts.source, facts.names, advice)}'
             )

@@ -223,7 +223,9 @@ class MessageWriter(Generic[T]):
         if self._most_objects is not None:
             self._queue.make_room(self._most_objects, _is_object)
         delivery = self._adapter.deliver(item, self._holder)
-        if delivery is None:  # the adapter keeps views of earlier frames, so their leases last
+        # The quota of leases is used up: the adapter keeps views of earlier frames, whose leases
+        # therefore last.
+        if delivery is None:
             self._queue.dropped += 1
             return
         if self._thread is None:

@@ -439,7 +439,7 @@ class RemoteSlots:
             slot = self._slots.get(uid)
             if slot is None or slot.retired or slot.generation >= generation:
                 what = (
-                    'has no BUFFERS'
+                    'was not announced by BUFFERS'
                     if slot is None
                     else 'is retired'
                     if slot.retired
@@ -739,7 +739,9 @@ class RemoteSlots:
             slot = self._slots.get(uid)
             if slot is None or slot.retired:
                 raise ProtocolError(
-                    'state', f'BUFFER_RETIRED of slot {uid:#x}, which has no BUFFERS'
+                    'state',
+                    f'BUFFER_RETIRED of slot {uid:#x}, which BUFFERS did not announce, or which '
+                    'is retired already',
                 )
             slot.retired = True
             if not slot.leases and not slot.fences:
