@@ -117,7 +117,7 @@ def test_the_heap_of_imported_buffers_is_the_one_that_is_agreed_on(
 
 
 def test_what_memory_can_not_be_is_refused() -> None:
-    with pytest.raises(CameraError, match=r'set memory to import'):
+    with pytest.raises(CameraError, match=r"set parameter 'memory' to import"):
         opened(DriverDouble('NV12', memory=abi.BUF_CAP_SUPPORTS_DMABUF), memory='export')
     driver = DriverDouble('NV12', memory=abi.BUF_CAP_SUPPORTS_MMAP)
     with pytest.raises(

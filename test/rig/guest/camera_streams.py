@@ -140,7 +140,7 @@ def a_driver_that_exports_nothing_is_given_our_memory() -> None:
         assert any('REQBUFS' in note for note in camera.notices()), camera.notices()
         next_frame(camera).release()
     set_controls(SINGLE, inject_vidioc_reqbufs_error=0)
-    with refused(CameraError, 'REQBUFS', 'set memory to import'):
+    with refused(CameraError, 'REQBUFS', "set parameter 'memory' to import"):
         opened(SINGLE, memory='export')
 
 

@@ -344,7 +344,7 @@ def _offered(
         steps.append('end the program that uses it')
     if camera['memory'] == 'import' and view.imports is False:
         wrong.append("its driver can't use buffers of this package (memory: import)")
-        steps.append('set memory to export or auto')
+        steps.append("set parameter 'memory' to export or auto")
     try:
         choice = choose_formats(
             device, camera['width'], camera['height'], camera['pixel_format'], camera['framerate']

@@ -629,7 +629,7 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
     except CameraError as error:
         if mode == 'export':
             raise CameraError(
-                f"{error}; the driver's buffers can't be exported; set memory to import"
+                f"{error}; the driver can't export its buffers; set parameter 'memory' to import"
             ) from error
         reason = f"the driver's own buffers are not used: {error}"
         try:

@@ -641,10 +641,10 @@ class CopyShare:
     @property
     def percent(self) -> float:
         """
-        Return the process's largest share of samples in copy functions, in per cent.
+        Return the share of samples in the copy function that has the most samples, in per cent.
 
-        The C library's memcpy and memmove count together, and each variant of them in the kernel
-        on its own. The kernel's other copy functions don't count.
+        The C library's memcpy and memmove count as one function. Each of the kernel's variants of
+        memcpy and memmove counts as one function. The kernel's other copy functions don't count.
         """
         kernel = (
             count for name, count in self.kernel.items() if 'memcpy' in name or 'memmove' in name
