@@ -201,7 +201,7 @@ def test_a_late_consumer_is_served_by_other_buffers_which_everybody_gets(
         assert witness.goes_on(cam)
         with cam.join(stride_align=64) as late:
             kind, text = cam.said(late)
-            assert kind is MessageType.NOTED and 'agrees on other buffers' in text
+            assert kind is MessageType.NOTED and 'will give all consumers other buffers' in text
             assert cam.answer(late)[0] is MessageType.WELCOME
             assert (cam.stride, cam.offer.renewals) == (128, 1)
             with cam.join(stride_align=32) as third:

@@ -128,7 +128,7 @@ def sample_levels(
 
 class ColourBars:
     """
-    A picture of 75 % bars (:data:`BAR_COLOURS`) in its upper three quarters, eight greys below.
+    Makes a picture of colour bars (:data:`BAR_COLOURS`), with bars in eight greys below them.
 
     :raises ValueError: the weights of *colorimetry*'s matrix are unknown.
     """

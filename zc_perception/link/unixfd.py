@@ -215,7 +215,7 @@ def parse_release(data: bytes | bytearray) -> int | None:
 
 
 COPIED = 'unixfd_first'
-"""Copy ledger's reason for copies of padded frames, sent until a reader gives a frame back."""
+"""The ledger's reason for copies of padded frames; only a reader's first frames are copied."""
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 # At most this many readers may be connected; further ones are refused.
 _MOST_READERS = 32

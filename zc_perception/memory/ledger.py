@@ -63,7 +63,7 @@ class CopyLedger:
             self._entries[reason] = (count + 1, total + num_bytes)
 
     def entries(self) -> dict[str, LedgerEntry]:
-        """Return for each reason how often the CPU read or wrote pixels, and the bytes."""
+        """Return for each reason how often the CPU read or wrote pixels, and how many bytes."""
         with self._lock:
             return {reason: LedgerEntry(*entry) for reason, entry in self._entries.items()}
 

@@ -472,8 +472,8 @@ class FrameOffer:
         soon = f' in {wait_s:.0f} s' if wait_s > 1.0 else ''
         return (
             Answer.WAIT,
-            f'{self._name} agrees on other buffers{soon}, because this consumer cannot use the '
-            'current ones',
+            f'{self._name} will give all consumers other buffers{soon}, because this consumer '
+            'cannot use the current buffers',
         )
 
     def _unwish(self, consumer: Consumer) -> None:
