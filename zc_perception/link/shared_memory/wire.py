@@ -150,7 +150,9 @@ def _require(good: bool, reason: str, text: str) -> None:
 def _require_window(window: int, depth: int, what: str) -> None:
     good = 1 <= window <= MAX_WINDOW and 1 <= depth <= MAX_DEPTH
     _require(
-        good, 'value', f'{what}: window {window} and depth {depth} must both be 1 .. {MAX_WINDOW}'
+        good,
+        'value',
+        f'{what}: window {window} must be 1 .. {MAX_WINDOW} and depth {depth} 1 .. {MAX_DEPTH}',
     )
 
 
