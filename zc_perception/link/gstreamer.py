@@ -443,7 +443,7 @@ class FramePipeline(BarePipeline):
         self._set_state(State.PLAYING)
 
     def pts_of(self, data: FrameData) -> int:
-        """Return the next frame's PTS in nanoseconds, a multiple of TICK_NS."""
+        """Return the PTS of the frame *data* in nanoseconds, a multiple of TICK_NS."""
         pts = (data.captured_ns - self._base_ns) // TICK_NS * TICK_NS
         # Encoders need increasing PTS. Frames captured before the start, or by several cameras,
         # may break this order, so raise their PTS.

@@ -146,7 +146,7 @@ _UNKNOWN_S = 2.0
 
 
 class RecentCount:
-    """Measure a counter's growth in the last :data:`RECENT_S` seconds, for one thread only."""
+    """Measure a counter's growth in the last :data:`RECENT_S` seconds; not thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -171,7 +171,7 @@ class RecentCount:
 
 
 class RecentRates:
-    """Measure how fast counters grow, for one thread only."""
+    """Measure how fast counters grow; not thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -215,7 +215,7 @@ class RecentRates:
 
 
 class Silence:
-    """Detect unusually long pauses between regular events, for one thread only."""
+    """Detect unusually long pauses between regular events; not thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

@@ -682,7 +682,7 @@ class VideoFile:
         :raises RecordingError: the file can't be read up to this key frame.
         """
         left_out, latest = 0, -math.inf
-        # In this case a frame's time is that of a packet that came up to this many packets later.
+        # In an AVI, a frame gets the time of a packet up to _MOST_REORDERED after the frame's own.
         delay = _MOST_REORDERED if self._by_order else 0
         for packet in self._source:
             own = None if packet is None else self._key(packet)

@@ -230,7 +230,7 @@ class PlainReceiver:
         return CameUnread(self._packet[:size], adopt(ancillary), bool(flags & TRUNCATED), 0)
 
     def close(self) -> None:
-        """Stop receiving before the socket is closed; only the C version has to do something."""
+        """Do nothing; in the C version of this class, this method stops receiving."""
 
     forked = close
 
