@@ -217,7 +217,7 @@ STEREO = Part(
 
 
 class StereoRig:
-    """Joins two capture nodes to a stereo pair; both must have the same pairing rule."""
+    """Joins two capture nodes to a stereo pair; both must have the same :class:`PairingRule`."""
 
     def __init__(self) -> None:
         self._sides: StereoSides | None = None

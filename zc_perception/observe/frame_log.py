@@ -224,8 +224,8 @@ class FrameLog:
             fcntl.fcntl(
                 fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW | abi.F_SEAL_SEAL
             )
-            # Python's mmap keeps a duplicate of the descriptor open. By it, readers find the log
-            # in /proc.
+            # Python's mmap keeps a duplicate of the descriptor open. Readers find the log by this
+            # duplicate, in /proc/PID/fd.
             memory = mmap.mmap(fd.fileno(), SIZE)
         names = self.role.encode()[:16], self.node.encode()[:256]
         WRITER.pack_into(memory, WRITER_OFFSET, time.monotonic_ns(), os.getpid(), *names)

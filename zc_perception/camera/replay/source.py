@@ -56,7 +56,7 @@ def recording_path(video: str) -> str:
     Return the local path of the recording that parameter ``video`` names.
 
     :raises ConfigError: *video* is empty, the URL of a stream, or a path that doesn't exist or is
-        a pipe or device; reading these could block for ever.
+        a pipe or device. Reading a pipe or device could block for ever.
     """
     if not video:
         raise ConfigError(
