@@ -384,7 +384,7 @@ class Frame:
 
     @classmethod
     def make_messages_by(cls, messages: HeaderMessages) -> None:
-        """For links: set the object that makes ROS messages, for all frames of the process."""
+        """For links: set the object that makes the ROS messages of all frames of this process."""
         cls._messages = messages
 
     @property

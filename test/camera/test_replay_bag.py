@@ -386,7 +386,7 @@ def test_the_frames_before_a_damaged_part_are_played(
 
 
 SINCE_BOOT = 77_000_000_000
-TROUBLE = ('has stamps that are 0 or equal to the one before: times of the '
+TROUBLE = ('has stamps that are 0 or equal to the previous one: times of the '
            "recorder's clock replace them")
 BACK = 'has stamps that go back: they stay as they are'
 

@@ -133,7 +133,7 @@ CAMERA = Part(
         WARN,
         '{stamp_trouble}',
         "set 'stamps' to now, unless you compare stamps with other topics of the recording",
-        'recorded stamps are 0 or equal to the one before',
+        'a recorded stamp is 0 or equal to the previous stamp',
         'see [recordings](cameras.md#recordings-replay)',
         joins=True,
     ),

@@ -83,8 +83,8 @@ def sudo_command(program: str, environment: Mapping[str, str] = os.environ) -> s
     Return the shell command that runs a program of this package as root.
 
     sudo removes environment variables that the program needs to find its workspace, so the command
-    sets them again. In a virtual environment this isn't needed: the program's first line names the
-    environment.
+    sets them again. If ``PYTHONPATH`` isn't set, as in a virtual environment, the command sets
+    none: the program's Python finds all modules without them.
 
     :param program: the program's path, as in ``sys.argv[0]``, or its name.
     """

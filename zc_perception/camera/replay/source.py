@@ -206,8 +206,8 @@ class RecordedStamps:
         found = []
         if self._replaced:
             found.append(
-                "has stamps that are 0 or equal to the one before: times of the recorder's clock "
-                'replace them'
+                'has stamps that are 0 or equal to the previous one: times of the '
+                "recorder's clock replace them"
             )
         if self._went_back:
             found.append('has stamps that go back: they stay as they are')
