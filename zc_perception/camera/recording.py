@@ -48,7 +48,7 @@ import re
 import struct
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -78,6 +78,7 @@ from zc_perception.pixel.layout import views
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.whole_file import sync_folder, sync_whole, write_whole
 
+T = TypeVar('T')
 REASON = 'record'
 MIB = 1 << 20
 STUCK_S = 3.0
@@ -88,6 +89,9 @@ _SYNC_S = 0.25
 # Each new file begins with the newest messages of each latched topic, with at most this many of a
 # topic. A topic has one latched message of each publisher, and few topics have 32 publishers.
 _KEPT = 32
+# One publisher may publish anew again and again, such as a map. So keep more of a topic than its
+# newest message only if they have at most this many bytes together.
+_KEPT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,13 @@ class _Item:
     parts: tuple[Bytes, ...]
     copy: bytearray | None = None
     latched: bool = False
+
+
+def _keep(kept: deque[T], newest: T, size: Callable[[T], int]) -> None:
+    """Append a latched message to those of its topic, and drop what needs too much memory."""
+    kept.append(newest)
+    while len(kept) > 1 and sum(map(size, kept)) > _KEPT_BYTES:
+        kept.popleft()
 
 
 @dataclass
@@ -451,7 +462,7 @@ class Recorder:
         self._add(part, item)
         if item.latched:
             kept = self._latched.setdefault(item.topic, deque(maxlen=_KEPT))
-            kept.append(item)
+            _keep(kept, item, lambda each: len(each.parts[0]))
         if item.copy is None:
             self._messages += 1
             return
@@ -668,7 +679,7 @@ class BlackBox:
         is_key = is_video and is_key_frame(content)
         with self._lock:
             if latched:
-                self._latched.setdefault(topic, deque(maxlen=_KEPT)).append(content)
+                _keep(self._latched.setdefault(topic, deque(maxlen=_KEPT)), content, len)
                 return
             if is_video:
                 self._videos[topic.name] = log_ns
