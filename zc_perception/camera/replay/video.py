@@ -887,8 +887,8 @@ class VideoSource(FrameSource):
     """
     Plays a file's frames at their times, turned upright, in the file's colour matrix and range.
 
-    R, G, B and grey become BT.601, limited range. Interlaced frames and pixels that are not square
-    stay as they are decoded. An odd last column or row is cut off.
+    R, G, B frames and grey frames are converted to BT.601 with limited range. Interlaced frames
+    and pixels that are not square stay as they are decoded. An odd last column or row is cut off.
 
     :param framerate: the user's frames per second; 0: the user gives none.
     :raises ConfigError: the file can't be played; the message says why.

@@ -141,7 +141,11 @@ class Announcer:
             logger.info(f"'{self._topic}': announcement file '{path}' has now been written")
 
     def fall_silent(self) -> None:
-        """Remove the file and stop announcing; call this before the socket is removed."""
+        """
+        Remove the announcement file and stop announcing.
+
+        Call this method before the socket is removed.
+        """
         with self._lock:
             self._silent = True
             announcement, again = self._announcement, self._again

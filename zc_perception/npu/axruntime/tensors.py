@@ -62,7 +62,7 @@ _KNOWN_BUFFERS = 256
 _SURFACE_EXPORTERS = ('nvmap', 'tegra-buf')
 _Key = tuple[ImageLayout, Colorimetry]
 Pack = Callable[[Sequence['TensorBuffer']], Any]
-"""Makes the arguments for running the model from its tensors: c_arguments() or places()."""
+"""Returns the arguments of a run for the model's tensors: c_arguments() or places()."""
 
 
 def runtime_tensor(
