@@ -906,7 +906,7 @@ class BufferPool:
                 try:
                     signalled = entry.fence.wait(0.0)
                 except Exception:
-                    # Foreign code may have closed the fence. Its device may still be working.
+                    # Foreign code may have closed the fence. The device may still use the buffers.
                     signalled = False
                 if not signalled:
                     pending.append(entry)

@@ -410,8 +410,8 @@ class ImportTable:
         Record that the driver has released one buffer; :meth:`holds` must be true for *event*.
 
         If several imports have the event's handle and buffer, the event counts for the oldest of
-        them. The reason: the driver works on several threads, so the trace may have a new import
-        with this handle before the release of the import that had the same handle before.
+        them. The reason: the driver reuses handles and works on several threads. So the trace may
+        show a new import with this handle first, and the release of the old import after it.
         """
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:

@@ -470,8 +470,8 @@ class BagSource(FrameSource):
         Return ns from the first to the last message of all topics; call this after the last frame.
 
         If a simulation's clock ran faster or slower than the recorder's clock, the result counts
-        ns of the simulation's clock. This speed is measured on the same topic for every source, so
-        that all sources of the recording return the same number.
+        ns of the simulation's clock. The ratio of the two speeds is measured on the same topic for
+        every source, so that all sources of the recording return the same number.
         """
         duration: int = self._reader.duration
         by_stamp, by_record = self._spans

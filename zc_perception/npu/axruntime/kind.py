@@ -215,7 +215,7 @@ class VoyagerRules(EngineRules):
             value = given.get(name, size if inner else None)
             if value is None:
                 raise place.at(name).missing(
-                    f'{INPUT.keys[name].rule.words}, as there is no manifest.json beside {file}'
+                    f'{INPUT.keys[name].rule.words}; no manifest.json beside {file} gives it'
                 )
             if value != size if inner else value > size:
                 raise place.at(name).refuse(
