@@ -374,8 +374,8 @@ class FrameServer:
             'internal': 0,
             'broken': 0,
             'trusted': '',
-            # Leave out GStreamer's readers: a reader for which no slot is left is disconnected,
-            # and the status of the unixfd socket reports that.
+            # Leave out the readers of the unixfd socket: a reader for which no slot is left is
+            # disconnected, and the status of that socket reports this.
             'starved': next(
                 (p for p in here if p.without_slots and not p.name.startswith(READER)), None
             ),

@@ -521,7 +521,7 @@ _SUBMITS_DIFFER = (
 
 class ImportFollowing:
     """
-    Counts the imports, releases and jobs of a trace, and the frames that they match.
+    Counts the imports, releases and jobs of a trace, and the frames to which they belong.
 
     The object has one :class:`ImportTable` for each node that imports frames, and one for the
     imports of all other programs. Except for *unreadable* and *unknown*, its values are numbers of

@@ -725,7 +725,7 @@ def parser() -> OptionParser:
         f'{", ".join(KNOWN_EXPORTERS)}',
     )
     more.add_argument('--no-memmove-probe', action='store_true',
-                      help="do not count the C library's copies (counting slows memmove down); "
+                      help='do not count copies by memmove and memcpy (counting slows them down); '
                            'invariant I4 is then not measured')  # fmt: skip
     more.add_argument('--no-sampling', action='store_true',
                       help='do not sample the processors after the measured time; key '

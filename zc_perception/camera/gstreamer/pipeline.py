@@ -551,8 +551,8 @@ class Pipeline(BarePipeline):
         deadline = time.monotonic() + timeout_s
         change = self._set_state(State.PAUSED)
         self.live = change == StateChange.NO_PREROLL
-        # A live source's frames are taken at once: waiting for their time stamps would only add
-        # latency. Frames of a file are delivered at the pace of their time stamps.
+        # Take a live source's frames as soon as they come: the sink's wait until the time of their
+        # stamps would only add latency. Take a file's frames at the times of their stamps.
         self._gst.set_property(self._sink, 'sync', not self.live)
         if self.live:
             self._set_state(State.PLAYING)

@@ -176,8 +176,8 @@ class NodeParameters(Mapping[str, Any]):
             )
             self._values[spec.name] = value
         if wrong:
-            # Report also the unknown keys that are similar to a known key. The other unknown keys
-            # may be meant for another package's node.
+            # Report also each unknown parameter whose name is similar to a known name. The other
+            # unknown parameters may be meant for another package's node.
             for name in self.unclaimed():
                 if (hint := nearest(name, self._specs)) and not self._belongs_elsewhere(name):
                     wrong.append(f"parameter '{name}' is unknown{hint}")
