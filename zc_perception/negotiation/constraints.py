@@ -257,6 +257,7 @@ _HEAP = re.compile(r'[^,/]+(/[^/]*)?')
 _SIZE = re.compile(r'([0-9]{1,5})x([0-9]{1,5})')
 
 
+# _option() puts the words "option '...' is '...'; it" before the messages of these functions.
 def _number(text: str) -> int:
     if not re.fullmatch('[0-9]{1,10}', text):
         raise ValueError('must be a whole number')

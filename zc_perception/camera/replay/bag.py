@@ -715,7 +715,8 @@ class BagSource(FrameSource):
                     break
             _, at_ns, content = found[0]
             header, picture = read_message(self._store, self._connections[0].msgtype, content)
-        except Exception:  # the restarted recording reports an error where it comes to it
+        except Exception:
+            # The caller restarts the recording, which then reports the error at the bad message.
             return False
         apart_ns = abs(header.stamp_ns - stamp_ns - (at_ns - recorded_ns))
         form = picture.format if isinstance(picture, EncodedPicture) else ''
