@@ -302,7 +302,8 @@ class StereoSide:
         # reported.
         if pairs or left or right:
             self._paired = pairs > 0
-            # A side that gives no frames has none to drop.
+            # `left` and `right` are numbers of dropped frames. A side that gives no frames drops
+            # none, so the side with the lower number is reported as silent.
             self._silent = Side.LEFT if left < right else Side.RIGHT
         apart_ns = found.apart_ns
         return STEREO.status(

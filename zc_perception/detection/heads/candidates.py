@@ -503,8 +503,8 @@ def _class_by_class(
     """
     Suppress duplicates like :func:`_few`, but in a separate run for each class.
 
-    Then no box has to be shifted. A shift would round coordinates, if the boxes are spread over
-    ``_WIDE`` pixels or more.
+    :func:`_keep_few` shifts the boxes of each class instead. If the boxes are spread over
+    ``_WIDE`` pixels or more, such a shift would round coordinates.
     """
     if classes is None:
         return _opencv(boxes, scores, threshold)

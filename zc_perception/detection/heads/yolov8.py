@@ -315,7 +315,7 @@ class _Decoded:
         return outputs[0].read(self._rows(outputs[0].values)[rows, behind:])
 
     def anchors(self, rows: NDArray[np.intp]) -> NDArray[np.float32] | None:
-        """Return ``None``: oriented boxes turn about their own centres, not about a cell's."""
+        """Return ``None``: each box is turned about its own centre, not about its cell's."""
         return None
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:

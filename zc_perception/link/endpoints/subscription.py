@@ -568,8 +568,8 @@ class AdaptedSubscription(Generic[T]):
 
         The links' thread calls this. Readers of messages are made only on the executor's thread.
         """
-        # Objects that were sent before this connection began don't come directly, and that is no
-        # fault. But with transient_local, these objects come directly, too.
+        # Objects that were sent before this connection began don't come directly, so _judge() must
+        # not expect them. But with transient_local, these objects come directly, too.
         if not self._wanted.transient_local:
             self._disturbed_at = time.monotonic()
         executor = self._node.executor
