@@ -48,6 +48,7 @@
 
 #define MS INT64_C(1000000)
 static const int64_t HELLO_NS = 1000 * MS, REST_NS = 2000 * MS, TICK_NS = 250 * MS;
+static const int64_t MOST_AHEAD_NS = 1000 * MS; /* of captured_ns: a driver may name the time at which an exposure will end */
 static const int64_t LAST_STAMP_NS = (INT64_C(1) << 31) * 1000 * MS - 1; /* a ROS time has 31 bits for the seconds */
 enum { MOST_CONSUMERS = 64, DEFAULT_RESERVED = 2, SPARE = 2 };
 struct export_sync_file { uint32_t flags; int32_t fd; };
@@ -702,6 +703,8 @@ int zc_publisher_publish(zc_publisher *publisher, unsigned index, const zc_frame
         return transport_fail(-EINVAL, "frame_id has %zu bytes; it must be UTF-8 with at most 255", strlen(id));
     if (about->stamp_ns < 0 || about->stamp_ns > LAST_STAMP_NS)
         return transport_fail(-EINVAL, "stamp_ns is %jd, outside the range of a ROS time: give nanoseconds since 1970", (intmax_t)about->stamp_ns);
+    if (about->captured_ns > transport_now_ns() + MOST_AHEAD_NS)
+        return transport_fail(-EINVAL, "captured_ns is %jd, in the future: give a time of CLOCK_MONOTONIC", (intmax_t)about->captured_ns);
     if (fence >= 0 && !wire_is_sync_file(fence)) return transport_fail(-EINVAL, "descriptor %d is no sync_file", fence);
     struct out_frame *frame = calloc(1, sizeof *frame);
     if (frame == NULL) return transport_fail(-ENOMEM, "there is no memory for a frame");

@@ -845,12 +845,15 @@ def test_buffers_that_every_consumer_would_refuse_are_refused(start: Start) -> N
     assert said == [f"rule '{rule}')" for rule in ('kind', *['colour'] * 3, 'planes')]
 
 
-def test_a_stamp_that_no_message_can_have_is_refused(start: Start) -> None:
-    last = 2**31 * 10**9 - 1
-    first, *said = lines_of(start('stamper', *map(str, (0, last, last + 1, -1))))
-    assert [first, *said[:2]] == ['taken', 'sent', 'sent']
-    assert [line.partition(': ')[0] for line in said[2:]] == [
-        f'stamp_ns is {stamp}, outside the range of a ROS time' for stamp in (last + 1, -1)
+def test_times_of_the_wrong_clock_are_refused(start: Start) -> None:
+    last, wrong = 2**31 * 10**9 - 1, f'c{time.time_ns()}'
+    words = 0, last, f'c{time.monotonic_ns()}', last + 1, -1, wrong
+    first, *said = lines_of(start('stamper', *map(str, words)))
+    assert [first, *said[:3]] == ['taken', 'sent', 'sent', 'sent']
+    assert [line.partition(':')[0] for line in said[3:]] == [
+        f'stamp_ns is {last + 1}, outside the range of a ROS time',
+        'stamp_ns is -1, outside the range of a ROS time',
+        f'captured_ns is {wrong[1:]}, in the future',
     ]
 
 

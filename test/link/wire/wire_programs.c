@@ -131,13 +131,15 @@ static int resizer(int count, char **words) {
     for (int i = 0; i < count; i++) set_buffers(new_image(), (size_t)atoi(words[i]));
     return 0;
 }
-/* Publish a frame with each stamp that the words say; print the number of its consumers, or the error. */
+/* Publish a frame with each stamp that the words say, or captured at the time after a "c"; print "sent" or the error. */
 static int stamper(int count, char **words) {
     open_camera();
     set_buffers(new_image(), 8);
     for (int i = 0; i < count; i++) {
         const int slot = zc_publisher_free_slot(camera);
-        const zc_frame_info about = {.sequence = (uint64_t)i, .stamp_ns = strtoll(words[i], NULL, 10)};
+        const bool captured = words[i][0] == 'c';
+        const int64_t time = strtoll(words[i] + captured, NULL, 10);
+        const zc_frame_info about = {.sequence = (uint64_t)i, .stamp_ns = captured ? 0 : time, .captured_ns = captured ? time : 0};
         const int sent = zc_publisher_publish(camera, (unsigned)slot, &about, -1);
         puts(sent < 0 ? zc_error() : "sent");
     }
