@@ -682,7 +682,7 @@ class VideoFile:
         :raises RecordingError: the file can't be read up to this key frame.
         """
         left_out, latest = 0, -math.inf
-        # In an AVI, a frame gets the time of a packet up to _MOST_REORDERED after the frame's own.
+        # In an AVI, a frame gets the time of a later packet, up to _MOST_REORDERED packets on.
         delay = _MOST_REORDERED if self._by_order else 0
         for packet in self._source:
             own = None if packet is None else self._key(packet)
