@@ -210,7 +210,7 @@ def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
     ('yolov8', {'masks': 32, 'oriented': True}, 'masks and head.oriented: each row of an'),
     ('yolov8', {'strides': (8, 8, 16)}, r'head.strides is \[8, 8, 16\]; it must be a list'),
     ('yolox', {'strides': (0, 8)}, r'head.strides is \[0, 8\]; it must be a list'),
-    ('yolov5', {'anchors': ANCHORS[:2]}, r'has \[2, 2\] anchors; it must have one list'),
+    ('yolov5', {'anchors': ANCHORS[:2]}, r'has lists of \[2, 2\] anchors; there must be one list'),
     ('yolov5', {'anchors': (((0.0, 5.0),),) * 3}, 'head.anchors: every width and height'),
     ('ssd', {'strides': (8, 16), **PRIORS}, 'belongs to head.anchors, .*: give both'),
     ('ssd', {'background': 2, **PRIORS}, 'is 2: must be 0 .first., 3 .last. or -1'),
