@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Convert frames to BGR pictures, for code that rarely needs a picture."""
+"""Convert frames to BGR pictures: the work of :meth:`Frame.bgr`."""
 
 from __future__ import annotations
 

@@ -207,7 +207,8 @@ def choose(view: TopicView) -> Choice:
             )
         for name in view.plain:
             indirect[name] = (
-                f'{name} is a plain publisher: stop it, or start an adapted one in its place'
+                f'{name} is a plain publisher: stop it, or start a publisher of this package '
+                'in its place'
             )
     who = frozenset(indirect)
     why = '; '.join(indirect.values())

@@ -174,8 +174,8 @@ class SubscriptionStatistics:
         has been full for longest.
     :param full_s: for how many seconds you have held as many frames as you may hold; 0 while you
         hold fewer.
-    :param slow: the work that is too slow, with advice: because of this work you hold as many
-        frames as you may hold; ``None``: no work is too slow.
+    :param slow: which work of yours is so slow that you hold as many frames as you may hold, and
+        advice; ``None``: no work is too slow.
     """
 
     rung: str
