@@ -41,8 +41,8 @@ _VALUE_MASK = (1 << _VALUE_BITS) - 1
 _NVIDIA_BLOCK_LINEAR, _NVIDIA_KIND, _NVIDIA_GENERIC_KIND = 0x10, 0xFF << 12, 0xFE << 12
 
 
-# Values of a modifier's top eight bits. Many installed headers lack MTK (new in Linux 6.14) and APPLE (new
-# in Linux 6.15).
+# Values of a modifier's top eight bits. Many installed headers lack MTK (new in Linux 6.14) and
+# APPLE (new in Linux 6.15).
 Vendor = IntEnum(
     'Vendor',
     'NONE INTEL AMD NVIDIA SAMSUNG QCOM VIVANTE BROADCOM ARM ALLWINNER AMLOGIC MTK APPLE',

@@ -316,8 +316,8 @@ class FrameToTensor:
 
     :param vic: the Jetson's image converter (VIC), which scales frames in NvBufSurface memory;
         ``None``: the machine has none.
-    :param vic_lock: held while the VIC is used: the threads of all the accelerator's cores share the
-        VIC, and only one thread at a time may use it.
+    :param vic_lock: held while the VIC is used: the threads of all the accelerator's cores share
+        the VIC, and only one thread at a time may use it.
     """
 
     def __init__(
