@@ -106,8 +106,8 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         "(parameter 'slots')"
     ),
     (errno.EFAULT,): (
-        "an argument or the card's DMA hit memory that isn't mapped; see dmesg | grep -i -e "
-        'axl -e iommu -e smmu'
+        "an address in the call's argument, or an address that the card's DMA used, isn't mapped; "
+        'see dmesg | grep -i -e axl -e iommu -e smmu'
     ),
     (errno.ETIMEDOUT, errno.ETIME): (
         "the card is overloaded or its PCIe link is degraded; lower parameter 'in_flight' "
