@@ -124,7 +124,7 @@ def test_a_jpeg_becomes_an_nv12_frame_of_the_pool_and_is_booked_once() -> None:
         assert len(driver.queued) + len(driver.waiting) == driver.count, (
             'the driver has its buffers again'
         )
-        assert 'ms for the last frame; 0 skipped' in str(camera.facts()['decoding'])
+        assert 'ms for the last frame; 0 pictures skipped' in str(camera.facts()['decoding'])
         (decoding,) = camera.threads
         assert decoding.name.startswith('jpeg ') and decoding.is_alive(), (
             'who sets priorities finds the thread that frames pass through'

@@ -132,13 +132,12 @@ def test_a_machine_that_starts_no_process_is_explained(
 
 
 def test_the_process_dies_with_a_doctor_that_is_killed(tmp_path: Path) -> None:
-    """Its parameter file is a pipe that never ends."""
-    pipe = tmp_path / 'endless.yaml'
+    """The process reads a pipe that never ends."""
+    pipe = tmp_path / 'endless.py'
     os.mkfifo(pipe)
     program = (
-        'from zc_perception.machine.asking import ask; from zc_perception.doctor.answers '
-        'import check_parameters; '
-        f'ask(check_parameters, {str(pipe)!r}, time_limit_s=300.0)'
+        'from runpy import run_path; from zc_perception.machine.asking import ask; '
+        f'ask(run_path, {str(pipe)!r}, time_limit_s=300.0)'
     )
     doctor = subprocess.Popen([sys.executable, '-c', program])
 

@@ -746,7 +746,7 @@ def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(graph: Gr
         ),
         (
             "parameter 'model' can't change now, the node is active: set the parameter "
-            'while the node is unconfigured (ros2 lifecycle set /inference deactivate and'
+            'while the node is unconfigured (ros2 lifecycle set /inference deactivate, then '
         ),
         "parameter 'autostart' is read-only: restart the node with the new value",
     ):
