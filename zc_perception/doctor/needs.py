@@ -271,11 +271,12 @@ class _Consumers:
         """
         Return the buffers that the capture node will request from the camera.
 
-        An accelerator that can't use the agreed buffers is left out, and holds no slot.
+        Other checks test the accelerators' formats and memory with real buffers. So an accelerator
+        that can't use the buffers only because of their format or memory is left out, and holds
+        no slot.
 
         :raises NegotiationError: no buffers meet the constraints of the camera and all stand-ins,
-            or an accelerator needs an impossible size or number of slots. Formats and memory of
-            accelerators are tested by other checks, with real buffers.
+            or an accelerator's constraints on slots, alignments and sizes.
         """
         self.known = known
         session = BufferSession(

@@ -41,9 +41,10 @@ doesn't tell which memfd that is, so :func:`find_memfds` finds all that could be
 as large as a frame and sealed against shrinking, as udmabuf demands. If a memfd is mapped and
 unmapped between two looks, no event shows this.
 
-A camera's device may have device files of any name, in any folder: a privileged user can create
-more of them. So a mapping is identified by the number of the mapped device, which
-``/proc/PID/map_files`` gives. Only shared mappings are examined, because V4L2 allows no others.
+The buffers of a V4L2 camera can also be mapped through a device file of the camera. A privileged
+user can create such files with any name, in any folder. So :func:`scan_maps` identifies the camera
+by the number of the mapped device, which ``/proc/PID/map_files`` gives. For this it examines only
+shared mappings, because V4L2 allows no others.
 
 vmsplice(2) puts the pages of a mapping into a pipe, and io_uring keeps the pages of registered
 buffers. Both hold the pages themselves, not a copy of them. The pages stay readable after the
