@@ -131,9 +131,13 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
             'a frame costs'
         )
     # A frame log holds CAPACITY frames; one second of them is kept for the time until it is read.
-    check_counts(options, seconds=CAPACITY / RATE_HZ - 1)
+    check_counts(options, seconds=int(CAPACITY / RATE_HZ - 1))
     check_delay(options.delay_ms, RATE_HZ)
     trace = output_file(options.trace, '--trace')
+    if options.json and Path(options.json).resolve() == trace.resolve() != Path(os.devnull):
+        raise ConfigError(
+            f"--json and --trace (or its default) are both '{trace}'; give each a file of its own"
+        )
     plan = TimelinePlan(options.seconds, options.delay_ms, trace)
 
     def measure(say: Say) -> Measured:
