@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 import re
+import shutil
 import signal
 
 from npu.onnx_kit import constant, FLOAT
@@ -326,6 +327,22 @@ def test_nodes_are_loaded_into_a_container_that_runs(
             "loaded '/truck/capture' into '/truck/mine'"
         )
         assert 'camera_optical_frame' in detections(ros2, '/truck/detections')
+        assert_clean(launch.interrupt(), launch.output)
+
+
+def test_a_recording_is_found_from_the_folder_of_the_launch(ros2: Ros2, tmp_path: Path) -> None:
+    pictures, container = tmp_path / 'pictures', tmp_path / 'container.launch.xml'
+    pictures.mkdir()
+    shutil.copy2(REPOSITORY / 'resource' / 'detections.jpg', pictures)
+    container.write_text(
+        '<launch><node pkg="zc_perception" exec="component_container" name="mine" cwd="/"/>'
+        '</launch>'
+    )
+    video = os.path.relpath(pictures, ros2.workspace.folder)
+    with ros2.launch(str(container)) as launch:
+        launch.wait_for('ready: ')
+        load = 'load_into_container.launch.py', 'container:=mine', 'nodes:=capture'
+        assert "loaded '/capture'" in ros2.say('launch', PACKAGE, *load, f'video:={video}')
         assert_clean(launch.interrupt(), launch.output)
 
 

@@ -329,6 +329,11 @@ class Chosen:
         """
         return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
 
+    def _path(self, name: str) -> str:
+        """Return an argument's path, absolute if it exists: a container may run elsewhere."""
+        path = local_path(self[name], name)
+        return os.path.abspath(path) if os.path.exists(path) else self[name]
+
     def overrides(self, kind: str) -> dict[str, Any]:
         """Return a node's parameters that launch arguments set; they replace the file's values."""
         values: dict[str, Any] = {}
@@ -337,16 +342,15 @@ class Chosen:
             for name in ('video', 'device'):
                 # Only one kind of camera reads this parameter, so the argument chooses this kind.
                 if given.get(name):
-                    values |= {name: self[name], 'camera': CAMERAS.declared.readers[name][0]}
+                    kind_of_camera = CAMERAS.declared.readers[name][0]
+                    values |= {name: self._path(name), 'camera': kind_of_camera}
             if 'camera' in given and self['camera'] != FROM_FILE:
                 values['camera'] = self['camera']
         if kind == 'inference':
             if self['accelerator'] != FROM_FILE:
                 values['accelerator'] = self['accelerator']
             if given.get('model'):
-                # Make the path absolute: a container may run in another folder.
-                path = local_path(self['model'], 'model')
-                values['model'] = os.path.abspath(path) if os.path.exists(path) else self['model']
+                values['model'] = self._path('model')
         if self['autostart'] != FROM_FILE:
             values['autostart'] = self.flag('autostart')
         return values
