@@ -270,7 +270,7 @@ _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
 # because a recording may begin between key frames: gstreamer_node's largest 'gop_size' is 1000.
 _FIRST_TRIES, _FIRST_TRIES_OF_VIDEO = 32, 1000
 _CLOCK_WAS_SET_NS = 1_000_000_000
-# Look for a video's key frame so long before the picture that is wanted.
+# In a video, look for a key frame at most this long before the picture that is wanted.
 _KEY_FRAME_WITHIN_NS = 60_000_000_000
 # A recording has one duration by its stamps and one by the recorder's clock. If these durations
 # differ by this much, a simulation made the stamps, and it ran faster or slower than that clock.
