@@ -175,7 +175,8 @@ static void rest_after_death(zc_publisher *publisher, struct out_slot *slot) {
 static void close_peer(zc_publisher *publisher, struct peer *peer) {
     size_t i = 0;
     while (publisher->peers[i] != peer) i++;
-    publisher->peers[i] = publisher->peers[--publisher->num_peers];
+    /* Keep the others in the order in which they came. */
+    memmove(publisher->peers + i, publisher->peers + i + 1, (--publisher->num_peers - i) * sizeof *publisher->peers);
     epoll_ctl(publisher->poller, EPOLL_CTL_DEL, peer->sock, NULL); /* as a forked child may have the socket, too */
     close(peer->sock);
     for (i = 0; i < peer->num_held; i++) {
@@ -672,12 +673,14 @@ int zc_publisher_set_buffers(zc_publisher *publisher, const zc_image *images, si
         publisher->buffers = buffers;
         publisher->announced++;
         for (size_t i = 0; i < count; i++) publisher->free_slots[publisher->num_free++] = (int)i;
-        for (size_t k = publisher->num_peers; k > 0; k--) {
-            struct peer *peer = publisher->peers[k - 1];
+        for (size_t k = 0; k < publisher->num_peers;) {
+            struct peer *peer = publisher->peers[k];
+            const size_t before = publisher->num_peers;
             char text[240];
             if (peer->phase == WAITING) judge(publisher, peer);
             else if (peer->phase == SERVED && (wire_misfit(&images[0], publisher->heap, &peer->hello, text), text[0] != '\0'))
                 refuse(publisher, peer, WIRE_UNSUITABLE, text);
+            k += publisher->num_peers == before; /* else the peer was removed */
         }
         error = write_announcement(publisher);
     }

@@ -845,6 +845,10 @@ def test_buffers_that_every_consumer_would_refuse_are_refused(start: Start) -> N
     assert said == [f"rule '{rule}')" for rule in ('kind', *['colour'] * 3, 'planes')]
 
 
+def test_of_the_consumers_that_wait_the_first_is_served_first(start: Start) -> None:
+    assert lines_of(start('line', TOPIC)) == ['taken', 'first']
+
+
 def test_times_of_the_wrong_clock_are_refused(start: Start) -> None:
     last, wrong = 2**31 * 10**9 - 1, f'c{time.time_ns()}'
     words = 0, last, f'c{time.monotonic_ns()}', last + 1, -1, wrong

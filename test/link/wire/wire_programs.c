@@ -145,6 +145,27 @@ static int stamper(int count, char **words) {
     }
     return 0;
 }
+/* Let two clients wait for buffers, of which there are enough for one; print the names of those that are served. */
+static int line(int count, char **words) {
+    zc_client *clients[2];
+    zc_consumer list[2];
+    zc_frame *frame;
+    open_camera();
+    for (size_t i = 0; i < 2; i++) {
+        const zc_client_options options = {.topic = words[count - 1], .name = i == 0 ? "first" : "second"};
+        if (zc_client_open(&options, &clients[i]) != 0) fail();
+        while (zc_publisher_consumers(camera, list, 2) <= i) {
+            zc_client_next(clients[i], 0, &frame);
+            zc_publisher_step(camera, 10);
+        }
+    }
+    set_buffers(new_image(), 4);
+    const size_t there = zc_publisher_consumers(camera, list, 2);
+    for (size_t i = 0; i < there; i++)
+        if (list[i].served) puts(list[i].name);
+    for (size_t i = 0; i < 2; i++) zc_client_close(clients[i]);
+    return 0;
+}
 /* Leave out one field of the images each time, or give them too many buffers. */
 static int forgetful(int count, char **words) {
     open_camera();
@@ -238,7 +259,7 @@ int main(int count, char **words) {
     static const struct { const char *name; int (*run)(int count, char **words); } programs[] = {
         {"forker", forker}, {"poller", poller}, {"told", told}, {"resizer", resizer},
         {"forgetful", forgetful}, {"starved", starved}, {"keeper", keeper}, {"layouts", layouts}, {"taker", taker},
-        {"stamper", stamper},
+        {"stamper", stamper}, {"line", line},
     };
     for (size_t i = 0; count > 1 && i < sizeof programs / sizeof *programs; i++) {
         if (strcmp(programs[i].name, words[1]) != 0) continue;
