@@ -279,7 +279,8 @@ def test_a_pool_says_who_holds_what_for_how_long() -> None:
     camera = pooled()
     values = pool_status(camera, CaptureCounters()).values
     assert values['holders'].startswith(
-        'inference holds 2 slot(s) for up to 4.25 s, overlay holds 1 slot(s) for up to 0.10 s'
+        'inference holds 2 slot(s), the longest for 4.25 s, overlay holds 1 slot(s), the longest '
+        'for 0.10 s'
     )
     assert (values['slots'], values['free'], values['heap']) == (4, 1, 'dma_heap/system')
     assert values['slot 2'] == 'inference for 4.250 s' and values['slot 1'] == 'camera for 0.010 s'

@@ -433,7 +433,7 @@ def _holders(pool: BufferPool) -> str:
     ordered = sorted(slots, key=lambda holder: (-len(slots[holder]), -longest[holder]))
     return (
         ', '.join(
-            f'{holder} holds {len(slots[holder])} slot(s) for up to {longest[holder]:.2f} s'
+            f'{holder} holds {len(slots[holder])} slot(s), the longest for {longest[holder]:.2f} s'
             for holder in ordered
         )
         or 'no consumer holds a slot'

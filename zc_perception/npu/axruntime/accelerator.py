@@ -365,8 +365,8 @@ class AxRuntimeAccelerator(AxRuntime):
         )
         given, needed = self._values['in_flight'], self._max_jobs
         waits = (
-            f'double_buffer gives a result only after later frames, but in_flight {given} lets '
-            f'too few frames in; set in_flight to {needed}'
+            'with double_buffer a result comes only after later frames were submitted, but '
+            f'in_flight {given} lets too few frames in; set in_flight to {needed}'
         )
         short = self._values['double_buffer'] and self._axm is None and given < needed
         return (*self._notices, *refusals, *([waits] if short else ()))
