@@ -202,6 +202,8 @@ CLOCKS = pytest.mark.parametrize(('recorded', 'jump'), [
     pytest.param(lambda i: i * PERIOD // 2, 0, id='simulation at double speed'),
     pytest.param(lambda i: i * PERIOD + (i > 0) * (SECOND - 2) + i % 3, 0, id='delay'),
     pytest.param(lambda i: i * PERIOD, 3600 * SECOND, id='clock set'),
+    pytest.param(lambda i: i * PERIOD + (i >= 30) * 3600 * SECOND, 3600 * SECOND,
+                 id="clock set that is the recorder's, too"),
 ])  # fmt: skip
 
 

@@ -270,6 +270,9 @@ _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
 # because a recording may begin between key frames: gstreamer_node's largest 'gop_size' is 1000.
 _FIRST_TRIES, _FIRST_TRIES_OF_VIDEO = 32, 1000
 _CLOCK_WAS_SET_NS = 1_000_000_000
+# A pause from this length on isn't played: mostly, camera and recorder had the same clock, which
+# was set while they ran.
+_LONGEST_PAUSE_NS = 3600 * _NANOSECONDS
 # In a video, look for a key frame at most this long before the picture that is wanted.
 _KEY_FRAME_WITHIN_NS = 60_000_000_000
 # A recording has one duration by its stamps and one by the recorder's clock. If these durations
@@ -424,7 +427,8 @@ class BagSource(FrameSource):
             self.topic = _choose(self._reader.topics, topic, path, self._has_depth)
             self._connections = self._connections_of(self.topic)
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
-            self._notice = _incomplete_notice(Path(path))
+            self._notice, self._pause = _incomplete_notice(Path(path)), ''
+            self._skipped = False
             self.stamps: RecordedStamps = RecordedStamps(self.name)
             msgtype = self._connections[0].msgtype
             raw = msgtype == _TYPES[0]
@@ -602,6 +606,13 @@ class BagSource(FrameSource):
         # Compare single steps only: a simulation runs at its own speed, so over a whole recording
         # its stamps and the recorder's clock drift far apart.
         step = by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record
+        if step >= _LONGEST_PAUSE_NS and not self._skipped:
+            self._pause = (
+                f"'{self.name}' has no picture for {step / 3.6e12:.3g} h, or its clock was set: "
+                'the replay goes on without this pause'
+            )
+            step = round(_NANOSECONDS / self.framerate)
+        self._skipped = False
         self._last_ns = stamp_ns, recorded_ns, last[2] + step
         return Moment(last[2] + step, header)
 
@@ -680,7 +691,7 @@ class BagSource(FrameSource):
             )
 
     def notice(self) -> str:
-        return self._notice
+        return '; '.join(filter(None, (self._notice, self._pause)))
 
     def seek(self, offset_ns: int) -> Moment | None:
         """Do the same as other sources, but read only messages from shortly before that time."""
@@ -723,7 +734,9 @@ class BagSource(FrameSource):
         is_key = form in ('h264', 'h265') and is_key_frame(content)
         if apart_ns >= _CLOCK_WAS_SET_NS or (is_video and not is_key):
             return False
-        self._messages = itertools.chain(found, messages)
+        if found[-1][1] - near_ns >= _LONGEST_PAUSE_NS // 60:
+            return False
+        self._messages, self._skipped = itertools.chain(found, messages), True
         self.number = round((at_ns - recorded_ns) * self.framerate / _NANOSECONDS) - 1
         if self._decoder is not None:
             self._decoder.restart()
@@ -732,6 +745,7 @@ class BagSource(FrameSource):
     def restart(self) -> None:
         super().restart()
         self._messages = iter(self._reader.messages(connections=self._connections))
+        self._skipped = False
         self.stamps.restart()
         if self._decoder is not None:
             self._decoder.restart()
