@@ -153,6 +153,17 @@ def test_recorded_stamps_go_on_when_the_recording_begins_again(
     ]
 
 
+def test_a_pause_that_is_left_out_is_not_waited_for_between_rounds(tmp_path: Path) -> None:
+    late = [i * PERIOD + (i > 5) * 7200 * SECOND for i in range(10)]
+    bag = write_bag(tmp_path / 'bag', [grey('/i', START + at, START + at) for at in late])
+    with closing(replay(bag, stamps='recorded', keep_all=False, loop=True)) as camera:
+        stamps = []
+        while len(stamps) < 25:
+            with until(camera.capture) as frame:
+                stamps.append(frame.header.stamp_ns)
+        assert stamps == sorted(stamps) and camera._elapsed_ns() < 10 * SECOND
+
+
 @pytest.mark.parametrize('speed', [0.5, 1.0, 4.0])
 def test_topics_of_a_simulation_stay_together_whatever_its_speed(
     speed: float, tmp_path: Path

@@ -611,6 +611,7 @@ class BagSource(FrameSource):
                 f"'{self.name}' has no picture for {step / 3.6e12:.3g} h, or its clock was set: "
                 'the replay goes on without this pause'
             )
+            self.left_out_ns += step
             step = round(_NANOSECONDS / self.framerate)
         self._skipped = False
         self._last_ns = stamp_ns, recorded_ns, last[2] + step

@@ -264,7 +264,7 @@ class ReplayCamera(DrawnCamera):
             )
         self._first_ns = self._moment.time_ns
         self._newest_ns = self._first_ns
-        self._rounds_ns = 0
+        self._rounds_ns = self._pauses_ns = 0
         self._good_in_round = 0
         self._epoch_s: float | None = None
         self._last_stamp_ns: int | None = None
@@ -308,6 +308,8 @@ class ReplayCamera(DrawnCamera):
             raise RecordingError(f"'{self._video}' has no frame that can be decoded")
         self._good_in_round = 0
         self._rounds_ns += self._round_ns()
+        # Recorded stamps go on after the whole recording, but nobody waits for its pauses.
+        self._pauses_ns += self._source.left_out_ns if self._recorded else 0
         self._newest_ns = self._first_ns
         with self._reading() as source:
             source.restart()
@@ -331,7 +333,8 @@ class ReplayCamera(DrawnCamera):
     def _elapsed_ns(self) -> int:
         if self._paced or self._moment is None:
             return round(self._sequence * 1e9 / self.framerate)
-        return self._rounds_ns + max(0, self._moment.time_ns - self._first_ns)
+        own_ns = max(0, self._moment.time_ns - self._first_ns)
+        return self._rounds_ns - self._pauses_ns + own_ns
 
     def _wait_for_turn(self) -> bool:
         if self._stop.is_set() or self._next() is None:

@@ -248,6 +248,8 @@ class FrameSource(ABC):
     has_headers = False
     stamps: RecordedStamps | None = None
     """The object that replaces useless stamps; ``None``: the recording has no message headers."""
+    left_out_ns = 0
+    """Length of the pauses that :meth:`advance` has left out since the first frame."""
     number = -1
     """Number of the frame that :meth:`advance` last went to, or failed to reach; -1: none yet."""
 
@@ -280,7 +282,7 @@ class FrameSource(ABC):
 
     def restart(self) -> None:
         """Start again: the next :meth:`advance` goes to the first frame."""
-        self.number = -1
+        self.number, self.left_out_ns = -1, 0
 
     def seek(self, offset_ns: int) -> Moment | None:
         """
