@@ -438,7 +438,7 @@ def test_planes_may_have_a_descriptor_each(cameras: Cameras, library: Library) -
         assert publisher.publish_fds(sets[1])
         with subscription.queue.get(60.0) as frame:
             assert len(frame.data.buffers) == buffers
-        with pytest.raises(LayoutError, match='a frame has 1 descriptor'):
+        with pytest.raises(LayoutError, match='an image has 1 descriptor'):
             publisher.publish_fd(library.fds[0])
         publisher.destroy()
     for _, duplicate in whole:
