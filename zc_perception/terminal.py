@@ -130,7 +130,7 @@ class Interruption:
         self._writing: IO[bytes] | None = None
 
     def begin(self, exception: Callable[[int], BaseException] = Interrupted) -> None:
-        """Forget earlier signals; a later signal number *n* raises ``exception(n)``."""
+        """Forget earlier signals; for a later signal, make :meth:`handle` raise *exception*."""
         self._allowed, self.came, self._exception = False, 0, exception
         self.cut_short = False
 

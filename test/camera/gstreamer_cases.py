@@ -568,7 +568,9 @@ def test_a_source_without_a_frame_is_given_up_or_stopped_with_its_node() -> None
 def test_what_parameters_ask_for_is_had_or_refused() -> None:
     with pytest.raises(ConfigError, match='gives 64x48, parameters width and height say 640x0'):
         open_camera(f'zcframes {TIGHT}', width=640)
-    with pytest.raises(CameraError, match='would be copied: its frames are in system memory; use'):
+    with pytest.raises(
+        CameraError, match="would be copied: the pipeline's frames are in system memory; use"
+    ):
         open_camera(f'zcframes memory=system {TIGHT}', require_dmabuf=True)
     with (
         pytest.raises(

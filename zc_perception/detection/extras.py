@@ -109,9 +109,10 @@ class MaskPainter:
         labels: NDArray[np.uint16],
     ) -> None:
         """
-        Set each pixel of a mask to the number of its detection, counted from 1.
+        In *labels*, set each pixel of a detection to the number of this detection, from 1.
 
-        Where masks overlap, the detection with the best score wins. All other pixels are 0.
+        Where the masks of detections overlap, the detection with the best score wins. All other
+        pixels are 0.
 
         :param outputs: the model's outputs from which *found* was decoded.
         :param labels: (rows, columns) of the frame's size: all zeros, or the picture that the

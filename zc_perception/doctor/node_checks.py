@@ -469,8 +469,8 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
             f'an image of {image / _MIB:.1f} MiB does not fit into the default segment of 512 KiB'
         )
         found = (
-            f'no Fast DDS profile is set: {room}; {only} lose most images if they are best-effort '
-            'and get images late if they are reliable'
+            f'no Fast DDS profile is set: {room}; {only} lose most images with best-effort QoS, '
+            'and get images late with reliable QoS'
         )
         yield warn(found, advice, **figures)
         return
@@ -505,8 +505,7 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
         )
         found = (
             f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, an image has {image / _MIB:.1f} '
-            f'MiB: {only} lose images if they are best-effort, and get images late if they are '
-            'reliable'
+            f'MiB: {only} lose images with best-effort QoS, and get images late with reliable QoS'
         )
         return warn(found, advice, **figures)
     return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)

@@ -137,8 +137,8 @@ def open_accelerator(
     Open an accelerator and load the model's variant for it.
 
     :param name: ``auto``, or one of :data:`~zc_perception.npu.kinds.ACCELERATORS`.
-    :param values: the inference node's parameters, read again each time that the device is opened;
-        a missing one has the accelerator's default.
+    :param values: the inference node's parameters, by name; the accelerator's default replaces a
+        missing one. :attr:`Selection.reopen` reads *values* again.
     :raises ConfigError: the model can't run on this accelerator (``auto``: on none); the message
         says why, and what to choose instead.
     :raises AcceleratorError: the device can't be used; the message says what to choose instead.

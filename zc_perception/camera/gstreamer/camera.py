@@ -233,7 +233,7 @@ class GStreamerCamera(GStreamerKind):
         self._reader = reader = self._open_reader(first)
         memory = reader.memory(first)
         if memory is None:
-            self._begin_copying(first, 'its frames are in system memory')
+            self._begin_copying(first, "the pipeline's frames are in system memory")
             return
         layout, order = reader.layout(first, memory)
         try:
@@ -249,7 +249,7 @@ class GStreamerCamera(GStreamerKind):
     def _open_reader(self, first: Sample) -> FrameReader:
         if self._format.nvmm:
             raise FormatError(
-                'its frames are in NVMM memory; use camera: argus, or put '
+                "the pipeline's frames are in NVMM memory; use camera: argus, or put "
                 "'nvvidconv ! video/x-raw' at the pipeline's end"
             )
         return FrameReader(self._gst, self._format)

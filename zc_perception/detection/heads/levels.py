@@ -461,7 +461,7 @@ def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int
     return (
         f'{count} rows, but an input of {width}x{height} has {usual} cells'
         + (f' or {usual * 3} with three anchors' if most > 1 else '')
-        + ': if the network itself has selected these rows, use head: boxes'
+        + '; if the network itself outputs only its best boxes, use head: boxes'
     )
 
 

@@ -55,8 +55,8 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.rules import array, boolean, choice, integer, Key, number
 
-# The softmax is computed only for priors whose logit reaches a threshold. Lower that threshold by
-# this margin, so that rounding the difference of two logits excludes no prior.
+# The softmax is computed only for priors in which a class's logit exceeds the background's logit
+# by a threshold. Lower that threshold by this margin, so that rounding errors exclude no prior.
 _SLACK = 1e-3
 
 
