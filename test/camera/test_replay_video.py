@@ -430,6 +430,17 @@ def test_b_frames_of_a_loop_begin_at_exactly_the_same_frame(tmp_path: Path) -> N
                 assert same(tuple(planes), clean[number])
 
 
+def test_a_pause_of_hours_is_left_out_with_a_notice(tmp_path: Path) -> None:
+    path, times = tmp_path / 'moved.mkv', [*range(0, 400, 40), *range(7_200_000, 7_200_400, 40)]
+    write_video(path, 'ffv1', scenes(len(times)), times=times, unit=Fraction(1, 1000))
+    found = play(path)
+    assert found.times_ms == [40 * number for number in range(20)]
+    assert found.notice.endswith('it has no frames for 2 h; this pause is left out')
+    with closing(open_source(str(path))) as source:
+        moment = source.seek(600_000_000)
+        assert moment is not None and (moment.time_ns, source.number) == (600_000_000, 15)
+
+
 def from_time(path: Path, start_ns: int, seek: Callable[[Any, int], Any]) -> list[Any]:
     with closing(VideoSource(str(path))) as source:
         planes = [np.empty((48, 64), np.uint8), np.empty((24, 32, 2), np.uint8)]

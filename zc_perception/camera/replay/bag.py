@@ -59,6 +59,7 @@ from zc_perception.camera.replay.source import (
     BAG_MAGIC,
     DEFAULT_FRAMERATE,
     FrameSource,
+    LONGEST_PAUSE_NS,
     Moment,
     PlaneWriter,
     RATE_FROM,
@@ -270,9 +271,6 @@ _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
 # because a recording may begin between key frames: gstreamer_node's largest 'gop_size' is 1000.
 _FIRST_TRIES, _FIRST_TRIES_OF_VIDEO = 32, 1000
 _CLOCK_WAS_SET_NS = 1_000_000_000
-# A pause from this length on isn't played: mostly, camera and recorder had the same clock, which
-# was set while they ran.
-_LONGEST_PAUSE_NS = 3600 * _NANOSECONDS
 # In a video, look for a key frame at most this long before the picture that is wanted.
 _KEY_FRAME_WITHIN_NS = 60_000_000_000
 # A recording has one duration by its stamps and one by the recorder's clock. If these durations
@@ -606,7 +604,7 @@ class BagSource(FrameSource):
         # Compare single steps only: a simulation runs at its own speed, so over a whole recording
         # its stamps and the recorder's clock drift far apart.
         step = by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record
-        if step >= _LONGEST_PAUSE_NS and not self._skipped:
+        if step >= LONGEST_PAUSE_NS and not self._skipped:
             self._pause = (
                 f"'{self.name}' has no picture for {step / 3.6e12:.3g} h, or its clock was set: "
                 'the replay goes on without this pause'
@@ -735,7 +733,7 @@ class BagSource(FrameSource):
         is_key = form in ('h264', 'h265') and is_key_frame(content)
         if apart_ns >= _CLOCK_WAS_SET_NS or (is_video and not is_key):
             return False
-        if found[-1][1] - near_ns >= _LONGEST_PAUSE_NS // 60:
+        if found[-1][1] - near_ns >= LONGEST_PAUSE_NS // 60:
             return False
         self._messages, self._skipped = itertools.chain(found, messages), True
         self.number = round((at_ns - recorded_ns) * self.framerate / _NANOSECONDS) - 1

@@ -215,6 +215,11 @@ class RecordedStamps:
 
 
 DEFAULT_FRAMERATE = 30.0
+LONGEST_PAUSE_NS = 3_600_000_000_000
+"""
+A pause from this length on isn't played. Mostly, a clock was set while the recorder ran, or it
+recorded only when something moved.
+"""
 RATE_FROM = 64
 """Number of frames at a recording's start that are read to compute the frame rate."""
 

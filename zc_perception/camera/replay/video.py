@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from zc_perception.camera.replay.source import (
     DEFAULT_FRAMERATE,
     FrameSource,
+    LONGEST_PAUSE_NS,
     Moment,
     PlaneWriter,
     RATE_FROM,
@@ -849,7 +850,8 @@ class _Clock:
     """
     Computes the times of frames in ns since the first frame; they never go back.
 
-    If a file's times start again, as in joined recordings, the computed times continue.
+    If a file's times start again, as in joined recordings, or go on by an hour or more, the
+    computed times continue.
 
     :param unit_s: unit of the file's own times in seconds.
     :param interval_ns: assumed ns between frames without a time.
@@ -861,20 +863,26 @@ class _Clock:
         self._begin: int | None = None
         self._begin_ns = 0
         self._last_ns: int | None = None
+        self.pause_ns = 0
 
     def time_ns(self, key: int | None) -> int:
         """Return the next frame's time; *key* is the time in the file; ``None``: it has none."""
         due_ns = 0 if self._last_ns is None else self._last_ns + self._interval_ns
         if key is not None and self._begin is not None:
             own_ns = self._begin_ns + round((key - self._begin) * self._unit_ns)
-            if self._last_ns is None or own_ns > self._last_ns - _BEGINS_ANEW_NS:
+            step_ns = 0 if self._last_ns is None else own_ns - self._last_ns
+            if -_BEGINS_ANEW_NS < step_ns < LONGEST_PAUSE_NS:
                 due_ns = max(own_ns, self._last_ns or 0)
             else:
-                self._begin = None
+                self._begin, self.pause_ns = None, max(self.pause_ns, step_ns)
         if key is not None and self._begin is None:
             self._begin, self._begin_ns = key, due_ns
         self._last_ns = due_ns
         return due_ns
+
+    def skipped(self) -> None:
+        """Take the next frame's time as it is, because frames before it are left out."""
+        self._last_ns = None
 
     def key(self, time_ns: int) -> int | None:
         """Return the time that the file states for a later frame; ``None``: it states none."""
@@ -995,6 +1003,7 @@ class VideoSource(FrameSource):
             self.restart()
         else:
             self.number += left_out
+            self._clock.skipped()
         return super().seek(offset_ns)
 
     def restart(self) -> None:
@@ -1026,6 +1035,9 @@ class VideoSource(FrameSource):
             found.append(f'damaged frames are left out and counted as bad: frame {numbers}{more}')
         if self._shortfall:
             found.append(self._shortfall)
+        if self._clock.pause_ns:
+            hours = self._clock.pause_ns / 3.6e12
+            found.append(f'it has no frames for {hours:.3g} h; this pause is left out')
         return f"video '{self.name}': {'; '.join(found)}" if found else ''
 
     def close(self) -> None:
