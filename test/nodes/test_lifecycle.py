@@ -23,6 +23,7 @@ import random
 import threading
 import time
 from typing import Any
+from unittest.mock import Mock
 
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetAvailableStates, GetAvailableTransitions
@@ -134,6 +135,24 @@ def test_inference_loads_its_model_when_configured_and_holds_no_frame_while_inac
     assert run.change(node, CLEANUP) and run.state(capture) == 'active', (
         'the camera has not noticed'
     )
+
+
+def test_a_parameter_that_changes_while_the_accelerator_opens_reaches_it(
+    run: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = run.make(InferenceNode, {**HOG, 'autostart': False})
+    select, tuned = inference_module.select_accelerator, Mock()
+
+    def slow(*arguments: Any) -> Any:
+        selected = select(*arguments)
+        monkeypatch.setattr(selected.accelerator, 'tune', tuned)
+        (result,) = node.set_parameters([Parameter('timeout', value=30.0)])
+        assert result.successful and not tuned.called
+        return selected
+
+    monkeypatch.setattr(inference_module, 'select_accelerator', slow)
+    assert run.change(node, CONFIGURE)
+    assert tuned.call_args.args[0]['timeout'] == 30.0
 
 
 def test_a_transition_that_is_refused_by_its_label_is_told_with_those_that_there_are(

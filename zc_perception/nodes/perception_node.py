@@ -372,8 +372,14 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         try:
             for name, check in self.CHECKS.items():
                 check(self.parameters[name])
+            before = dict(self.parameters)
             self._open()
             self.parameters.endpoints_declared = True
+            # A device that takes long to open may have been opened with values that have changed
+            # since then.
+            for name, value in self.parameters.items():
+                if value != before[name]:
+                    self._on_parameter(name, value)
         except BaseException as error:
             self._free()
             if isinstance(error, ConfigError) and not str(error).startswith('node '):
