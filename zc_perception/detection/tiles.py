@@ -54,8 +54,8 @@ _SAME = 0.5
 # fraction of the tile's side. Borders of the whole region don't count: no tile shows what is
 # beyond them.
 _CUT = 0.02
-# The row numbers of detections must differ between tiles, so add this number times the tile's
-# index.
+# Detections of different tiles must have different row numbers. So this number times the tile's
+# index is added to each row number.
 _ROWS = 1 << 22
 # The highest value that parameter max_detections allows.
 _EVERY = 10000

@@ -266,7 +266,7 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
                 "change what the error names: 'participants', 'slots', 'heap', or the format or "
                 f'the size of {node}'
             )
-            yield fail(f'there can be no buffers: {need.refusal}', step, node)
+            yield fail(f'the buffers cannot be made: {need.refusal}', step, node)
         elif need.misfits:
             step = f'change the format, size or heap of {node}, or the accelerator of {nodes}'
             found = (

@@ -850,7 +850,7 @@ class InferenceStatus:
         self._lost += 1
 
     def say_notices(self) -> None:
-        """Log what the accelerator has to tell the user, each sentence once."""
+        """Log each of the accelerator's notices once, as a warning."""
         stream = self._node.stream
         self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 

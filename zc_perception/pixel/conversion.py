@@ -285,7 +285,7 @@ class ToPicture:
     :param channels: 3, or 4 for a picture whose last channel is 255.
     :param bgr: whether the channels' order is B, G, R instead of R, G, B.
     :raises FormatError: see :func:`check_readable`.
-    :raises LayoutError: the format can't have the size.
+    :raises LayoutError: frames of this format can't have this *width* and *height*.
     """
 
     def __init__(
@@ -624,7 +624,7 @@ class ToLuma:
     computed from them. The picture has the same range as the frame.
 
     :raises FormatError: see :func:`check_readable`.
-    :raises LayoutError: the format can't have the size.
+    :raises LayoutError: frames of this format can't have this *width* and *height*.
     """
 
     def __init__(self, fourcc: int, width: int, height: int, colorimetry: Colorimetry) -> None:
@@ -693,7 +693,7 @@ class Nv12Writer:
     The samples are the same as in OpenCV's conversion to I420. The scratch memory is allocated
     once.
 
-    :raises LayoutError: NV12 can't have the size.
+    :raises LayoutError: NV12 frames can't have this *width* and *height*.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -751,7 +751,8 @@ class ToNv12:
 
     :param size: width and height to scale to, both even; ``None``: the frame's size.
     :raises FormatError: see :func:`check_readable`.
-    :raises LayoutError: the format or NV12 can't have the size.
+    :raises LayoutError: frames of the format *fourcc* can't have this *width* and *height*, or
+        NV12 frames can't have this *size*.
     """
 
     def __init__(

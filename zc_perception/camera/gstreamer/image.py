@@ -410,8 +410,8 @@ def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
     """
     Return the layout of an image's visible part, in the same memory.
 
-    :raises FormatError: the rectangle isn't in the image or is smaller than one chroma sample, or
-        it cuts the left or top off an image that isn't LINEAR.
+    :raises FormatError: *crop* isn't in the image or is smaller than one chroma sample, or it cuts
+        the left or top off an image that isn't LINEAR.
     """
     whole = (crop.x, crop.y, crop.width, crop.height)
     if whole == (0, 0, layout.width, layout.height):

@@ -567,8 +567,8 @@ class FrameReader(FrameSubscription):
         if self._spinner is not None:
             self._spinner.take()
         elif not is_spun(self._node):
-            # Make the spinner without holding _spinner_lock: a spinner needs the context's lock,
-            # which the context may hold while it waits for _spinner_lock to end this reader.
+            # Make the spinner without holding _spinner_lock: a spinner needs the context's lock.
+            # To end this reader, the context may hold its lock while it waits for _spinner_lock.
             spinner = NodeSpinner(self._node)
             with self._spinner_lock:
                 ending = self._ending

@@ -109,7 +109,7 @@ class Window:
 
 
 class TooSlow(NamedTuple):
-    """Work that takes so long that the window is full, and advice for the user."""
+    """Work that holds frames so long that a :class:`Window` is full, and advice for the user."""
 
     what: str
     advice: str

@@ -792,7 +792,7 @@ class AdaptedSubscription(Generic[T]):
 
     def _on_message(self, message: Any) -> None:
         key = message_key(message) if self._stamped else None
-        # Fetch the objects that wait in the sockets first, because they came before this message.
+        # First fetch the objects that wait in the sockets: they came before this message.
         self.queue.fetch()
         with self._message_lock:
             if key is None:

@@ -391,7 +391,7 @@ def refuse_pipe(path: str, called: str = 'parameter file') -> None:
     """
     Raise ConfigError if *path* is a pipe, such as bash's ``<(COMMAND)``.
 
-    A program reads its parameter files several times; from a pipe the second reader gets nothing.
+    A program reads its parameter files several times; a pipe is empty after the first time.
     """
     if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
         raise ConfigError(
