@@ -598,7 +598,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     'an unknown codec': ('drive.avi', lambda path: damaged(path, b'MJPG', b'ZZQ9'),
         'has pictures of a codec for which the FFmpeg of PyAV has no decoder; convert it'),
     'broken pictures': ('drive.avi', lambda path: damaged(path, b'\xff\xc0', b'\0\0'),
-        'no frame can be decoded as mjpeg; it is damaged, or encrypted'),
+        'no frame can be decoded as mjpeg; the file is damaged or encrypted'),
     'a line': ('drive.mkv',
         lambda path: write_video(path, 'ffv1', [(np.zeros((1, 16), np.uint8),)], 'gray'),
         'its pictures are 16x1; they must be at least 2x2'),

@@ -167,7 +167,7 @@ class Holder:
 
 class Lease:
     """
-    The right to use one generation of a slot, until :meth:`BufferPool.release`.
+    The right to use a slot's frame, until :meth:`BufferPool.release`.
 
     Only the pool makes and ends leases.
 
@@ -411,13 +411,13 @@ class BufferPool:
     A fixed number of slots of one layout: one producer fills them, many consumers read them.
 
     **Ownership.** The pool owns its slots and their buffers. When a slot *ends*, the pool closes
-    the slot's buffers. A consumer owns a :class:`Lease`, the right to use one generation of one
-    slot. A release fence belongs to the pool from the call of :meth:`release` on.
+    the slot's buffers. A consumer owns a :class:`Lease`, the right to use the frame of one slot. A
+    release fence belongs to the pool from the call of :meth:`release` on.
 
     **States of a slot:** free → filling → leased → waiting for release fences → free.
 
     1. :meth:`acquire` hands a free slot to the producer and increments the slot's generation, so
-    that the pool recognises leases of earlier uses. If no slot is free, the producer drops the new
+    that the pool recognises old leases. If no slot is free, the producer drops the new
     frame, and the pool counts it; :meth:`describe_holders` lists the holders for the log. With
     *wait_s*, the producer waits for a free slot. A reader of a file can wait, a camera can't.
     :meth:`discard` takes back a slot that was not published.

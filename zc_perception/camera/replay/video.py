@@ -932,7 +932,7 @@ class VideoSource(FrameSource):
                 return found.frame
         raise ConfigError(
             f"video '{self.name}': no frame can be decoded as {self._file.codec}; "
-            'it is damaged, or encrypted'
+            'the file is damaged or encrypted'
         )
 
     def _prepare(self, frame: Any, framerate: float) -> None:
