@@ -580,7 +580,7 @@ FOREIGN: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     'cut MCAP': (
         'cut.mcap',
         lambda mcap: mcap[:-20],
-        "'cut.mcap' has no end, .*; save its messages: mcap recover cut.mcap -o whole",
+        "'cut.mcap' has no end: .*; save its messages: mcap recover cut.mcap -o whole",
     ),
 }
 

@@ -171,7 +171,7 @@ def test_a_device_s_tensors_are_read(tmp_path: Path) -> None:
         (AXL, 'outputs[0].padding', [[0, 0], [0, 0], [0, -1]], 'a list with two numbers'),
         (VARIANTS, 'variants[0].engine', 'onnx', 'one that no other variant has'),
         (VARIANTS, 'variants[0].score_threshold', 2, 'a number from 0.0 to'),
-        *[(SHARED, key, value, 'moved to the variants, as the top level has neither')
+        *[(SHARED, key, value, 'in the variants instead, because the top level has neither')
           for key, value in (('model_id', 3), ('outputs', [dict(sorted(TENSOR.items()))]))],
     ],
 )  # fmt: skip

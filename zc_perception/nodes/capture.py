@@ -678,7 +678,7 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """Return whether and how the camera gets new buffers now; called on its thread."""
+        """Return how the camera gets new buffers now, if it does; the supervisor calls this."""
         offer, camera = self._offer, self.supervisor.camera
         if offer is None or camera is None or time.monotonic() < offer.due:
             return Renewal.NONE

@@ -692,7 +692,7 @@ def load_manifest(model: str) -> ModelManifest:
     if not variants or 'engine' in values or 'file' in values:
         parts.insert(0, _Part(path, values, None, None))
     else:
-        words = "moved to the variants, as the top level has neither 'engine' nor 'file'"
+        words = "in the variants instead, because the top level has neither 'engine' nor 'file'"
         for key in values.keys() - {'variants', *_SHAREABLE}:
             raise Place(path).at(key).refuse(values[key], words)
     engines: set[str] = set()

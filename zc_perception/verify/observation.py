@@ -177,7 +177,7 @@ class Observation:
     any_camera: bool = False
 
     def tell(self, topic: str, *unreadable: Unreadable) -> None:
-        """Record sources that could not be read, each once."""
+        """Add sources, each once, to :attr:`unreadable`, under a key such as ``maps``."""
         told = self.unreadable.setdefault(topic, []) if unreadable else []
         told += [one for one in unreadable if one not in told]
 

@@ -366,8 +366,8 @@ def _advice(path: Path, reader: Callable[[Path], Any]) -> str:
     for file in files:
         if file.suffix == '.mcap' and not _has_end(file):
             return (
-                f"'{file.name}' has no end, because its recorder was killed or a copy broke off; "
-                f'{_rescue(file)}'
+                f"'{file.name}' has no end: the recorder was killed, or the file was copied only "
+                f'in part; {_rescue(file)}'
             )
         try:
             whole = reader(RecordedPath(file))
@@ -846,9 +846,9 @@ def _incomplete_notice(path: Path) -> str:
     if cut:
         files = ', '.join(f"'{file.name}'" for file in cut)
         found.append(
-            f"recording '{path}': {files} has no end, because its recorder was killed or a copy "
-            f"broke off; its complete part is played; zc_record --repair '{path}' finishes the "
-            'recording'
+            f"recording '{path}': no end in {files}: the recorder was killed, or a file was "
+            f"copied only in part; each file's complete part is played; "
+            f"zc_record --repair '{path}' finishes the recording"
         )
     return '; '.join(found)
 

@@ -133,7 +133,7 @@ class ReplayCamera(DrawnCamera):
                                            'Empty: the only topic with pictures.')),
         ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '',
                       0.01, 100.0),
-        ParameterSpec('replay_start', 0.0, 'time at the start of the recording to skip.', 's',
+        ParameterSpec('replay_start', 0.0, 'number of seconds to skip at the beginning.', 's',
                       0.0, 1e6),
         ParameterSpec('stamps', 'now', ('stamps of frames. now: the time of the replay. '
                                         'recorded: those in the recording.'), choices=STAMPS),

@@ -135,7 +135,7 @@ def refuse_foreign(path: Path) -> None:
         raise ConfigError(f"'{path}' can't be read: {error.strerror}") from error
     if not head:
         raise ConfigError(
-            f"'{path}' is empty (0 bytes): nothing was recorded, or the copy broke off; "
+            f"'{path}' is empty (0 bytes): nothing was recorded, or copying the file failed; "
             'play another file'
         )
     for name, magic, how in _FOREIGN:

@@ -269,8 +269,8 @@ INSTALLED = (
     '/opt/axelera/runtime-*/omega/lib/libaxruntime.so',
 )
 _WITHOUT = (
-    'install the Voyager runtime (pip package axelera-runtime) or name its library '
-    '(axruntime_library), or use accelerator: onnx'
+    'install the Voyager runtime (pip package axelera-runtime), set axruntime_library '
+    "to the path of the runtime's library, or use accelerator: onnx"
 )
 
 # Errors that the user or the model's maker must correct; all other errors are the device's.
