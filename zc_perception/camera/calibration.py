@@ -400,7 +400,7 @@ def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[s
     if not stated:
         return 'plumb_bob', [f"'{source}': key 'distortion_model' is missing; assuming plumb_bob"]
     if list(stated.values()) == ['']:
-        return '', []  # no model and no coefficients: a lens without distortion
+        return '', []  # an empty name: a lens without distortion
     for key, model in stated.items():
         _check_model(model, key, source)
     if len(set(stated.values())) > 1:

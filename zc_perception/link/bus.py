@@ -160,8 +160,9 @@ class BusPublisher(Generic[T]):
     **Slots.** The publisher promises each subscription as many slots of the objects' pool as the
     subscription may hold. If too few slots are left, the subscription gets nothing from this
     publisher, until :meth:`settle` succeeds after another subscription was removed. If a
-    subscription has used up its quota, a new object replaces the oldest one of this pool in the
-    subscription's queue. If the queue has no object of this pool, the new object isn't delivered.
+    subscription and its queue have all the leases that the pool allows them (their quota), a new
+    object replaces the oldest object of the same pool in the queue. If the queue has no object of
+    that pool, the new object isn't delivered.
 
     :param deliver: called with a published object and a holder's name; returns another
         object, which the holder owns, or ``None`` if the holder has used up its quota of the

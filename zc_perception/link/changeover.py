@@ -42,7 +42,8 @@ from typing import Any
 
 Key = tuple[str, int]
 REMEMBERED = 256
-#: Seconds after a change during which the same object may come both directly and by message.
+#: For this many seconds after a subscription changes between direct links and messages, the same
+#: object may come both ways.
 BOTH_WAYS_S = 2.0
 
 

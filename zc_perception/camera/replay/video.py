@@ -676,7 +676,9 @@ class VideoFile:
 
     def skip(self, key: int) -> int | None:
         """
-        Leave out all packets before the last key frame that is shown at *key* or earlier.
+        Leave out all packets before the last key frame that is shown at time *key* or earlier.
+
+        *key* is in the stream's time base.
 
         :returns: how many packets were left out; ``None``: key frames are missing, or times are
             missing or go back. Then the file must be opened again.

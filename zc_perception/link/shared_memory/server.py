@@ -263,7 +263,8 @@ def admit(
 
     :param holder: the consumer's name in the pool's leases.
     :param heap: the heap of the pool's buffers; ``None``: unknown.
-    :raises ProtocolError: the consumer can't be served; the error has the code for REFUSED.
+    :raises ProtocolError: the consumer can't be served; the error has the code of the
+        REFUSED message to send.
     """
     slots = () if pool is None else pool.slots
     if pool is None or not slots:
