@@ -247,7 +247,7 @@ class Frame:
     **Pixels.** :attr:`y`, :attr:`uv` and :meth:`planes` return NumPy arrays over the camera's
     buffer. Use them while you hold the frame. An array that you keep longer never shows a later
     frame, because the camera can't use the buffer while the array exists. :meth:`copy` and
-    :meth:`bgr` return arrays of your own. Their calls are counted, as ``copy`` and ``bgr``, in
+    :meth:`bgr` return new arrays. Their calls are counted, as ``copy`` and ``bgr``, in
     ``zc_perception.memory.ledger.FRAME_COPIES``, the ledger of the process.
 
     **Threads.** A frame may be passed to another thread, and read and released there. In a forked
@@ -572,7 +572,7 @@ class Frame:
 
     def bgr(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """
-        Return a colour picture as OpenCV uses it: a BGR array (height, width, 3) of your own.
+        Return a copy as a colour picture for OpenCV: a BGR array (height, width, 3).
 
         :param out: an array to write the picture to, so that no memory is allocated; by default a
             new array is made.

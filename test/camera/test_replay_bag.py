@@ -521,7 +521,7 @@ def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> 
     (lambda folder: (folder / 'a.png').write_bytes(b'x'),
      "a.png' can't be decoded; remove it, or convert it to PNG"),
     (lambda folder: write_picture(folder / 'a.png', 1, 1, 1),
-     'its pictures are 1x1; they must be at least 2x2'),
+     "a.png' is 1x1; pictures must be at least 2x2"),
     (lambda folder: cv2.imwrite(str(folder / 'a.tiff'), np.ones((9, 9), np.float32)),
      r"a\.tiff' has pixels of type float32; only pixels of"),
 ])  # fmt: skip

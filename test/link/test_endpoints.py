@@ -191,7 +191,7 @@ def test_a_publisher_of_another_type_is_named_with_its_type(
     subscription = ros.subscription(
         ros.node('consumer'), frame_adapter('rgb8', CopyLedger(), holder='consumer')
     )
-    told = "/driver publishes sensor_msgs/msg/CompressedImage, which can't be read here: remap"
+    told = "/driver publishes sensor_msgs/msg/CompressedImage, which this node can't read: remap"
     until(lambda: told in subscription.statistics().reason)
     assert subscription.statistics().rung == UNMATCHED and subscription._reader is None
     assert eventually(lambda: f'link is unmatched: {told}' in logged())

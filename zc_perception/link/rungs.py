@@ -248,7 +248,7 @@ def choose(view: TopicView) -> Choice:
     if waiting:
         return Choice(UNMATCHED, '; '.join(waiting), waiting=pending)
     if view.strangers:
-        why = "which can't be read here: remap to a topic of the right type"
+        why = "which this node can't read: remap its topic to one of the type that it reads"
         why = f'{"; ".join(view.strangers)}, {why}'
         return Choice(UNMATCHED, why, indirect=frozenset(view.strangers))
     if mismatches:

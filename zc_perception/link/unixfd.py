@@ -575,7 +575,7 @@ class UnixfdServer:
         return sent
 
     def _stream_of(self, data: FrameData) -> _Stream | None:
-        """Return caps and planes of frames like *data*; ``None``: GStreamer can't use them."""
+        """Return frames' caps and planes; ``None``: GStreamer can't use frames like *data*."""
         known, kind = self._stream, data.buffers[0].kind
         if known is not None and known.layout is data.layout and known.kind is kind:
             return known

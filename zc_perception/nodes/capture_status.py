@@ -35,8 +35,8 @@ _JUDGED_FRAMES = 10
 # Report a camera that reaches less than this share of its target rate. The share is less than one
 # half, because some sensors expose longer in the dark and then give half of their rate.
 _FAR_BELOW = 0.45
-# Stamps that are further ahead of the clock than this mean that the clock was set back. A smaller
-# lead is jitter.
+# If a stamp is further ahead of the clock than this, the clock was set back. A smaller difference
+# is jitter.
 _AHEAD_NS = 10_000_000
 _IF_BAD = (
     "check the camera's cable, power and bandwidth; for a video, the node's log has the numbers "

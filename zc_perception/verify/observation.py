@@ -133,8 +133,8 @@ class Observation:
     :ivar dmabufs: inodes of the frames' buffers that are dma-bufs; *memfds*: (st_dev, inode) of
         those that are memfds.
     :ivar camera_rdevs: device numbers of the cameras.
-    :ivar mappings: the mappings of frames that were found, each once.
-    :ivar scans: how often the maps of all processes were read.
+    :ivar mappings: all mappings of frames that the scans found; each mapping is listed once.
+    :ivar scans: how often the maps of all processes were read; one such reading is a scan.
     :ivar copies: the large copies by memmove and memcpy; ``None``: copies were not recorded.
     :ivar shares: the share of copying in each process's CPU samples; ``None``: no samples.
     :ivar unreadable: the sources that could not be read, by topic: ``bufinfo``, ``maps``,
@@ -145,8 +145,8 @@ class Observation:
     :ivar lost_cameras: paths of cameras whose device number could not be found.
     :ivar backing: texts about memfds that may be the memory of frames in udmabuf buffers, and
         about the processes that have these memfds.
-    :ivar looked_ns: when the first reading of all processes' maps began; 0: none before the
-        measured time.
+    :ivar looked_ns: when the first scan began, which is before the measured time; 0: the time of
+        the first scan is unknown.
     :ivar pins: texts about pipes and io_urings that may hold pages of frames without a mapping, at
         the beginning or end of the measured time.
     :ivar any_camera: whether frames are in buffers of a video device that no frame log names.

@@ -235,8 +235,8 @@ class ImageSource(FrameSource):
         self._own = first.width, first.height
         if min(self._own) < 2:
             raise ConfigError(
-                f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; "
-                'they must be at least 2x2'
+                f"picture '{self._files[0]}' is {self._own[0]}x{self._own[1]}; "
+                'pictures must be at least 2x2'
             )
         super().__init__(
             path,

@@ -995,7 +995,7 @@ class VideoSource(FrameSource):
         return True
 
     def seek(self, offset_ns: int) -> Moment | None:
-        """Do the same as other sources, but decode only from the last key frame before."""
+        """Do as the base class, but decode only from the last key frame before *offset_ns* on."""
         moment = self.advance()
         if moment is None or moment.time_ns >= offset_ns:
             return moment

@@ -387,10 +387,10 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
     """
-    Return a sentence for each key of a file that no node of this package has.
+    Return a sentence for each key of a file that is a parameter of no node of this package.
 
-    Only sections for nodes of any name, such as ``/**``, count, and of these only the sections
-    that match one of *nodes*.
+    Keys are taken only from sections for nodes of any name, such as ``/**``, and only from
+    sections that match one of *nodes*.
     """
     sentences = []
     for key in dict.fromkeys(
