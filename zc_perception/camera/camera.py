@@ -326,7 +326,7 @@ class CameraOptions:
     before: Camera | None = None
 
     def stamp_clock(self) -> StampClock:
-        """Return the lost camera's clock, made ready for reuse; if there is none, a new clock."""
+        """Return :attr:`clock`, made ready for the new camera; if it is ``None``, a new clock."""
         return StampClock(self.now_ns) if self.clock is None else self.clock.reopened()
 
     def open_heaps(self) -> OfferedHeaps:

@@ -417,10 +417,10 @@ class BufferPool:
     **States of a slot:** free → filling → leased → waiting for release fences → free.
 
     1. :meth:`acquire` hands a free slot to the producer and increments the slot's generation, so
-    that the pool recognises old leases. If no slot is free, the producer drops the new
-    frame, and the pool counts it; :meth:`describe_holders` lists the holders for the log. With
-    *wait_s*, the producer waits for a free slot. A reader of a file can wait, a camera can't.
-    :meth:`discard` takes back a slot that was not published.
+    that the pool recognises old leases. If no slot is free, the producer drops the new frame, and
+    the pool counts it; :meth:`describe_holders` lists the holders for the log. With *wait_s*, the
+    producer waits for a free slot. A reader of a file can wait, a camera can't. :meth:`discard`
+    takes back a slot that was not published.
     2. :meth:`lease` makes a lease for a consumer, while the slot is being filled or leased. The
     frame waits for this consumer until :meth:`hand_out`; from then on the consumer holds it.
     3. :meth:`release` ends a lease; finalizers call :meth:`abandon` instead. :meth:`revoke` ends

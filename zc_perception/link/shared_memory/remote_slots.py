@@ -551,9 +551,10 @@ class RemoteSlots:
 
     def abandon(self, lease: RemoteLease, *, forgotten: bool = True) -> None:
         """
-        Queue *lease*, so that :meth:`attend` ends it. Finalizers call this, so it takes no lock.
+        Queue *lease*, so that :meth:`attend` ends it. Take no lock, because finalizers call this.
 
-        :param forgotten: whether to count it as abandoned, because its owner didn't release it.
+        :param forgotten: whether to count *lease* as abandoned, because its owner didn't release
+            it.
         """
         self._abandoned_leases.put((lease, forgotten))
         self.attention = True
@@ -566,8 +567,8 @@ class RemoteSlots:
         """
         End abandoned leases after :meth:`leave`, because :meth:`attend` isn't called any more.
 
-        Finalizers call this, too, so it never waits for the lock. A thread that holds the lock
-        calls this function after it has released the lock.
+        Finalizers call this method, too, so the method never waits for the lock. A thread that
+        holds the lock calls this method after it has released the lock.
         """
         while not self._abandoned_leases.empty() and self._lock.acquire(blocking=False):
             try:
