@@ -271,7 +271,7 @@ in radians, circumradius, and distance of the centre from the top.
 
 
 def sign(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """Make a board with a contrasting rim and a bar on it, on a pole."""
+    """Make a road sign: a pole, a board with a rim in another colour, a bar on the board."""
     rim = body_colour(rng, hues)
     face = contrasting(rim, rng, hues)
     corners, turn, reach, drop = BOARDS[rng.integers(len(BOARDS))]

@@ -86,7 +86,7 @@ class ImageLayout:
 
     @property
     def format(self) -> PixelFormat:  # noqa: A003
-        """The image's format, from the table of formats in ``fourcc``."""
+        """The image's format, found by its fourcc."""
         return pixel_format(self.fourcc)
 
     @property

@@ -39,7 +39,7 @@ _COSTS = {
 READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.items()}
 """By fourcc, cheapest first: the cost of each format that the CPU can read, minus NV12's cost."""
 
-# Kr and Kb, the weights of red and blue in luma, of each recommendation; green's is 1 - Kr - Kb.
+# Kr and Kb of each matrix: the weights of red and blue in luma. Green's weight is 1 - Kr - Kb.
 _LUMA_WEIGHTS = {
     Matrix.BT601: (0.299, 0.114),
     Matrix.BT709: (0.2126, 0.0722),

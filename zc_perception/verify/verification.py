@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The command ``zc_verify``: check whether nodes keep the four invariants.
+The command ``zc_verify``: check whether nodes keep the four invariants of ``docs/verify.md``.
 
 :func:`run` runs the whole command, for running nodes or for nodes that a :class:`Command` starts.
 
@@ -22,7 +22,7 @@ The zero-copy document is the specification that this package implements; it def
 ``result.json``. :func:`document_keys` computes the keys as the document defines them, although two
 definitions are too narrow: ``I1_attach_count_ge2`` is true only if two devices are attached to a
 buffer, such as the camera and the NPU, and ``I3_axl_imports`` is true only if no node caches
-imports. The module :mod:`~zc_perception.verify.invariants` checks the package's own invariants.
+imports. The module :mod:`~zc_perception.verify.invariants` checks the four invariants.
 ``result.schema.json`` defines the form of ``result.json``.
 """
 

@@ -526,8 +526,8 @@ class Pipeline(BarePipeline):
         gst, caps, need_pool, video = self._gst, c_void_p(), c_int(), VideoInfo()
         gst.gst_query_parse_allocation(query, byref(caps), byref(need_pool))
         structure = gst.gst_caps_get_structure(caps, 0) if caps.value else None
-        # Don't answer for other kinds of streams: their elements would use the size in the answer
-        # as the size of their buffers.
+        # Don't answer if the stream isn't raw video: its elements would make buffers of the
+        # answer's size, which is right only for raw video.
         if structure is None or gst.gst_structure_get_name(structure) != b'video/x-raw':
             return False
         known = gst.gst_video_info_from_caps(byref(video), caps)

@@ -311,7 +311,7 @@ def keep(
 
 def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
     """
-    Sort by falling score, then by index.
+    Return the boxes' indices, sorted by falling score; for equal scores, by index.
 
     For each box, one integer combines the score's inverted bits with the index, because sorting
     integers is several times quicker than sorting indices by score. The bits of a float sort like

@@ -561,7 +561,8 @@ class ObjectRows:
             raise AcceleratorError(
                 f'head {kind}: {all_described([tensor])}: expected 1x{boxes}x{channels} or '
                 f'1x{channels}x{boxes} '
-                f'(box, objectness and {num_classes} classes), or the raw levels'
+                f'(box, objectness and {num_classes} classes), or the raw levels '
+                f'(one grid of cells per stride)'
             )
         self._channels_last = shape[1] == channels and (
             shape[0] != channels or tensor.layout != 'nchw'

@@ -271,8 +271,8 @@ class _Decoded:
             raise AcceleratorError(
                 f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or '
                 f'1xNx{channels} (4 + {spec.num_classes} classes'
-                f'{f" + {spec.extra} others" if spec.extra else ""}), '
-                f'or the raw levels{more}'
+                f'{f" + {spec.extra} other numbers" if spec.extra else ""}), '
+                f'or the raw levels (one grid of cells per stride){more}'
             )
         # If both axes have the same length, assume that the channels come first, as exporters
         # write them, unless the layout is nhwc. Example: a 64 x 64 input has 84 cells, and a row

@@ -120,8 +120,9 @@ class PublisherGraph:
     """
     Count the adapted and plain publishers of a topic in the graph.
 
-    An adapted publisher has two writers on the same node: its announcer on ``<topic>/_zc``, and
-    its writer on the topic. An adapted publisher that sends no messages has only the announcer.
+    An adapted publisher (one of this package) has two writers on the same node: its announcer on
+    ``<topic>/_zc``, and its writer on the topic. If it sends no messages, it has only the
+    announcer.
 
     A writer that belonged to an adapted publisher counts as adapted until it leaves the graph,
     because the two writers of a killed publisher leave one after the other.
@@ -137,7 +138,7 @@ class PublisherGraph:
         self._alone: dict[str, float] = {}
 
     def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
-        """Count the current publishers, except *local*, this process's adapted publishers."""
+        """Count the topic's publishers, except those of this package in this process: *local*."""
         # Read the topic's writers before the announcers: a publisher makes its announcer before
         # its writer, so for each adapted writer found here, the announcer is found below.
         found = publishers_of(self._node, self._topic)

@@ -844,7 +844,7 @@ class AdaptedSubscription(Generic[T]):
         return True
 
     def _go_on(self) -> None:
-        """Wake the executor if the callback may have the oldest queued object."""
+        """Wake the executor if an object is queued that the callback can get now."""
         if self._wake is not None and len(self.queue) and not self.queue.shut:
             self._wake()
 

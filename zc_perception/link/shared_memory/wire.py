@@ -125,7 +125,7 @@ class Refused(NamedTuple):
 
 
 class BuffersMessage(NamedTuple):
-    """The description of a slot's buffers in BUFFERS, without their descriptors."""
+    """A BUFFERS message: the description of a slot's buffers, without their file descriptors."""
 
     uid: int
     layout: ImageLayout

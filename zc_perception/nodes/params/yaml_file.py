@@ -308,7 +308,7 @@ def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
     """
-    Yield path, line and value of each key of a mapping, and of all mappings inside it.
+    Yield path, line and value of each key in a mapping and in the mappings inside it.
 
     The value of a key with subkeys is ``None``.
 
