@@ -566,8 +566,8 @@ class Frame:
     def _lacks(self, what: str) -> FormatError:
         name = self.data.layout.format.name.strip()
         return FormatError(
-            f'{name} has no {what}: frame.planes() has its samples as they are, frame.bgr() '
-            'makes a picture of them'
+            f'{name} has no {what}: frame.planes() returns the samples as they are stored, '
+            'frame.bgr() returns a BGR picture'
         )
 
     def bgr(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:

@@ -279,7 +279,7 @@ def arrange(
     parts: Mapping[str, int],
 ) -> list[dict[str, Part]]:
     """
-    Find the output and the channels of each part of each level.
+    Find the output and the channels of each part (boxes, classes …) of each level (grid).
 
     Either each part is a separate tensor, or all parts of a level are consecutive channels of one
     tensor. A tensor is recognised by its grid and its number of channels. If parts of a level have

@@ -647,11 +647,11 @@ class AdaptedSubscription(Generic[T]):
         """
         Say whether a publisher without a direct link has sent a message that can be converted.
 
-        A message is from such a publisher if no object with the same content comes directly. There
-        are two exceptions. While a publisher with a direct link is being connected, no object
-        comes directly from it either: return ``False``. If a connection began or a frame was
-        dropped shortly before a message came, the object may be missing for that reason: skip the
-        message if other objects with the same frame_id come directly.
+        If a message's object doesn't come directly, a publisher without a direct link has sent the
+        message. There are two exceptions. While a direct link is being connected, its publisher
+        sends no object directly: return ``False``. If a connection began or a frame was dropped
+        shortly before the message came, this may be why the object is missing: skip the message if
+        other objects with the message's frame_id come directly.
         """
         left_out, now = self._remote.dropped(), time.monotonic()
         # A publisher reports a dropped frame with the next frame. While the window is full, no
