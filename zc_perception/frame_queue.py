@@ -324,10 +324,11 @@ class KeepLastQueue(Generic[T]):
                     entry = receivers[0]() if len(receivers) == 1 else self._receive()
                     if entry is None or not self._entries:
                         return entry
-                    # Other threads queued entries during the receiving: deliver those first. A
-                    # queued message is older than the received object, because fetch() runs before
-                    # a message is queued. A queued object of this process may be newer, but its
-                    # age is not known.
+                    # While this thread received *entry*, other threads queued entries: deliver
+                    # those first. A queued message is older than *entry*: before its
+                    # thread queued it, the thread called fetch(), when *entry* had not come yet.
+                    # A queued object of this process may be newer than *entry*, but its age is not
+                    # known.
                     self.put(entry)
 
     def fetch(self) -> None:

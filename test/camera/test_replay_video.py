@@ -273,7 +273,7 @@ def test_pictures_are_turned_as_the_file_says(
     for planes, before in zip(found.planes, play(upright).good, strict=True):
         assert same(planes, tuple(turned(plane) for plane in before))
     path = with_matrix(upright, tmp_path / 'askew.mp4', (0.8, 0.6, -0.6, 0.8))
-    with pytest.raises(ConfigError, match="can't be played: its pictures are turned by an angle"):
+    with pytest.raises(ConfigError, match="can't be played: the pictures are turned by an angle"):
         play(path)
 
 

@@ -507,7 +507,7 @@ class UnixfdServer:
                 frame.release()
 
     def _serve(self, reader: _Reader) -> None:
-        """Send a reader's waiting frames; stop at a full window, or at a pending fence."""
+        """Send the waiting frames until the reader may hold no more, or a fence is pending."""
         waited, reader.early = reader.early, None
         if waited is not None:
             self._watch(reader.queue.fileno(), partial(self._serve, reader), reader)

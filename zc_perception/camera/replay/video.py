@@ -334,7 +334,7 @@ def turn_of(frame: Any) -> Turn:
             a, b, _, c, d = (_sign(int(value)) for value in np.frombuffer(data, np.int32, 5))
             if abs(a) + abs(b) != 1 or (abs(a), abs(b)) != (abs(d), abs(c)):
                 raise FormatError(
-                    'its pictures are turned by an angle that is no multiple of 90 degrees; '
+                    'the pictures are turned by an angle that is no multiple of 90 degrees; '
                     f'{_UPRIGHT_BY}'
                 )
             return a, b, c, d

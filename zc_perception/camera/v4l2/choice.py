@@ -411,7 +411,7 @@ class FrameMemory(ABC):
 
     @abstractmethod
     def _make(self, count: int, driver: DriverFormat) -> None:
-        """Make the memory of *count* frames; the driver numbers them from 0."""
+        """Make buffers for *count* frames, in the order of the driver's indexes from 0."""
 
     @abstractmethod
     def take(self) -> Buffers:

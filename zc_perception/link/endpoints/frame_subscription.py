@@ -491,7 +491,7 @@ class FrameReader(FrameSubscription):
         ledger: CopyLedger | None = None,
     ) -> None:
         self._of_this_step: Frame | None = None
-        # After destroy(): returns the frame of the loop's last step, if it still exists.
+        # Set by destroy() in an unfinished loop step: returns the step's frame, if any is left.
         self._of_last_step: Callable[[], Frame | None] = lambda: None
         self._spinner: NodeSpinner | None = None
         self._ending = False
