@@ -109,7 +109,7 @@ _FIRST = (
 _CAMERAS = (
     Check(
         'cameras.configured',
-        "whether the parameter file's cameras support the file's format, size and other values",
+        'whether each camera supports the values that the parameter file sets for it',
         node_checks.configured_cameras,
     ),
     Check(

@@ -372,7 +372,7 @@ NODES: Mapping[str, NodeSpecs] = {
             'annotations',
             False,
             'Publish boxes and names also as foxglove_msgs/ImageAnnotations, on '
-            'detections/annotations. Models with keypoints publish them in any case.',
+            'detections/annotations. If the model has keypoints, this is always done.',
         ),
         *TRACKING,
         *SPACE,

@@ -1202,8 +1202,8 @@ def _other_head(key: str, given: object, facts: ModelFacts, told: Mapping[str, A
         given = given['kind'] if len(given) == 1 else given
     said = f'outputs {outputs}, which are read by head: {head}'
     return (
-        f"key '{key}' is {shown(given)}, but {facts.source.name} has {said}; correct it, "
-        'or leave out the key head'
+        f"key '{key}' is {shown(given)}, but {facts.source.name} has {said}; correct "
+        'the key, or leave out the key head'
     )
 
 
