@@ -166,7 +166,7 @@ POOL = Part(
         lambda s: s.failures,
         WARN,
         'a slot could not be replaced, freed or retired: {last_failure}',
-        "free memory in the heap that key 'heap' names",
+        "make room in the heap that key 'heap' names",
     ),
     Row(
         lambda s: s.abandoned,

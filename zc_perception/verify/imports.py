@@ -688,8 +688,8 @@ class ImportFollowing:
             ]
         else:
             # Another program may have imported the same buffer with the same handle number. So
-            # imports from before the recording count for one node only: for the node whose job
-            # this thread of the driver completed last.
+            # only one node may own the released import if the import is from before the recording:
+            # the node whose job this thread of the driver completed last.
             holding = [
                 owner
                 for owner, table in enumerate(self._tables)
