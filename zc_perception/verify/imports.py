@@ -886,6 +886,6 @@ class ImportFollowing:
         if self.unsure_handles:
             told.append(
                 f'the buffers of {self.unsure_handles} import handles that were made before the '
-                'recording: no buffer had a fence of a job with these handles'
+                'recording: no fence of their jobs was found in a buffer'
             )
         return told

@@ -254,5 +254,5 @@ class Observation:
         return sum(node.lost for node in self.nodes)
 
     def why(self, *topics: str) -> list[Unreadable]:
-        """Return the sources that could not be read, for topics such as ``maps``."""
+        """Return the sources under these keys of :attr:`unreadable`, such as ``maps``."""
         return [one for topic in topics for one in self.unreadable.get(topic, ())]

@@ -626,7 +626,8 @@ class VideoFile:
         """
         Return the next frame; ``None``: the file has ended.
 
-        If the file begins between key frames, frames that the decoder drops count as damaged.
+        If the file doesn't begin with a key frame, the decoder drops the frames before the first
+        key frame. These frames count as damaged.
 
         :raises RecordingError: the rest of the file can't be read.
         """

@@ -213,11 +213,11 @@ def check_publisher_id(publisher_id: str) -> bytes:
 
 def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
     """
-    Return a frame_id as bytes for FRAME.
+    Return a frame_id as bytes for a FRAME message.
 
     :param name: the parameter's name, for the text of the error.
     :raises ConfigError: *frame_id* isn't text, has a character that a ROS message can't contain,
-        or is too long for FRAME.
+        or is too long for the message.
     """
     if not isinstance(frame_id, str):
         raise ConfigError(f'{name} is {shown(frame_id)}; it must be text')
