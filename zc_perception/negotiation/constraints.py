@@ -217,7 +217,7 @@ class BufferConstraints:
         return next((one for one in numbers if one in (self.formats or ())), None)
 
     def format_cost(self, fmt: Format) -> float:
-        """Return the cost of *fmt*; 0 if ``formats`` doesn't list it."""
+        """Return the cost of *fmt*, see ``costs``; 0 if ``formats`` doesn't list *fmt*."""
         own = self.listed(fmt)
         if self.formats is None or own is None:
             return 0.0

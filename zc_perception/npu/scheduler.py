@@ -698,7 +698,7 @@ class _LatePlaces:
         return fence
 
     def ended(self, fd: int) -> bool:
-        """Count a job's place as free if *fd* is from :attr:`fences`; return whether it is."""
+        """If *fd* is in :attr:`fences`, count its job's place as free, and return ``True``."""
         place = self.fences.pop(fd, None)
         if place is None:
             return False

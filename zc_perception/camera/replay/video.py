@@ -888,7 +888,7 @@ class _Clock:
         self._last_ns = None
 
     def key(self, time_ns: int) -> int | None:
-        """Return the time that the file states for a later frame; ``None``: it states none."""
+        """Return the file's own time at *time_ns*; ``None``: no frame had a time in the file."""
         if self._begin is None:
             return None
         return self._begin + math.floor((time_ns - self._begin_ns) / self._unit_ns)

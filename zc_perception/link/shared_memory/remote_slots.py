@@ -149,8 +149,8 @@ class RemoteLease:
     """
     This process's right to read one frame in a remote slot.
 
-    Leases have no quota in this pool, because the producer sends no more frames than the window
-    allows.
+    A :class:`RemoteSlots` limits no leases: the producer sends no more frames than this consumer
+    may hold.
     """
 
     __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')
