@@ -323,7 +323,7 @@ class ImageToFrame:
         return () if self._pool is None else self._pool.in_hand(self._holder)
 
     def all_in_use(self) -> bool:
-        """Say whether no frame can be made now: the consumer holds all, or they wait for it."""
+        """Return whether the pool has no free slot: all frames are held or wait to be taken."""
         if self._pool is None:
             return False
         self._pool.collect()

@@ -47,9 +47,9 @@ class CopyLedger:
     (an extra pass over a Bayer frame), ``to_jpeg``, ``overlay``, ``masks``, ``record``,
     ``snapshot``, ``mend`` (a webcam's faulty JPEG is copied to mend it), ``gstreamer_copy`` (a
     GStreamer camera's frame is copied, because it isn't in a dma-buf), ``gstreamer`` (an element
-    of ``gstreamer_node``'s pipeline reads the frame), ``unixfd_first`` (a GStreamer reader's first
-    pictures, copied because of padded rows), ``bgr`` and ``copy`` (a program calls the frame's
-    methods of these names).
+    of ``gstreamer_node``'s pipeline reads the frame), ``unixfd_first`` (frames with padded rows are
+    copied for a GStreamer reader that has given no buffer back yet), ``bgr`` and ``copy`` (a
+    program calls the frame's methods of these names).
     """
 
     def __init__(self) -> None:

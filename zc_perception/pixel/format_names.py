@@ -118,7 +118,7 @@ def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
             f"drm-format '{text}': a LINEAR modifier must be left out; write '{name}'"
         )
     if modifier == INVALID:
-        advice = f"write '{name}:{_IMPLICIT}'" if implicit else 'leave the format out of the list'
+        advice = f"write '{name}:{_IMPLICIT}'" if implicit else 'leave this format out'
         raise FormatError(
             f"drm-format '{text}': these digits mean INVALID (an unknown layout), which is no "
             f'modifier; {advice}'

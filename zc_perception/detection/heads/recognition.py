@@ -276,7 +276,8 @@ def _channels(shape: tuple[int | None, ...], size: tuple[int, int] | None) -> in
     """Return the number of channels of the masks' prototypes, for an input of *size*."""
     _, first, second, last = (n or 0 for n in shape)
     width, height = size or (0, 0)
-    if first and second * width == last * height > 0:  # the input's aspect ratio
+    # The two axes with the input's aspect ratio are height and width; the third is the channels.
+    if first and second * width == last * height > 0:
         return first
     if last and first * width == second * height > 0:
         return last

@@ -671,7 +671,8 @@ def _ringer(bell: OwnedFd | None) -> Callable[[], None]:
     def ring() -> None:
         if bell is None:
             return
-        # Ignore errors: the garbage collector may close the eventfd before it runs a finalizer.
+        # A frame's finalizer calls this. Ignore errors: the garbage collector may close the eventfd
+        # before it runs the finalizer.
         with contextlib.suppress(ValueError, OSError):
             os.eventfd_write(bell.fileno(), 1)
 
