@@ -671,8 +671,8 @@ def _ringer(bell: OwnedFd | None) -> Callable[[], None]:
     def ring() -> None:
         if bell is None:
             return
-        # A frame's finalizer calls this. Ignore errors: the garbage collector may close the eventfd
-        # before it runs the finalizer.
+        # A frame's finalizer calls this function. Ignore errors: the garbage collector may close
+        # the eventfd before it runs the finalizer.
         with contextlib.suppress(ValueError, OSError):
             os.eventfd_write(bell.fileno(), 1)
 
