@@ -47,8 +47,8 @@ class CopyLedger:
     (an extra pass over a Bayer frame), ``to_jpeg``, ``overlay``, ``masks``, ``record``,
     ``snapshot``, ``mend`` (a webcam's faulty JPEG is copied to mend it), ``gstreamer_copy`` (a
     GStreamer camera's frame is copied, because it isn't in a dma-buf), ``gstreamer`` (an element
-    of ``gstreamer_node``'s pipeline reads the frame), ``unixfd_first`` (a frame with padded rows is
-    copied for a GStreamer reader that has given no buffer back yet), ``bgr`` and ``copy`` (a
+    of ``gstreamer_node``'s pipeline reads the frame), ``unixfd_first`` (a frame with padded rows
+    is copied for a GStreamer reader that has given no buffer back yet), ``bgr`` and ``copy`` (a
     program calls the frame's methods of these names).
     """
 
