@@ -124,9 +124,10 @@ _PUBLISHER = (
     ParameterSpec('shared_memory_group', '', ('Group whose members may read the frames as '
                                               "shared memory, besides root and this node's user."
                                               )),
-    ParameterSpec('quarantine', 2.0, "How long a dead consumer's buffers are not used again if "
-                                     "no fence tells when its device is done with them. Set it "
-                                     "to the duration of a device's longest job.", 's', 0.0, 60.0),
+    ParameterSpec('quarantine', 2.0, ("How long the node doesn't reuse a buffer that a dead "
+                                      "consumer held, if no fence tells when the consumer's "
+                                      'device is done with the buffer. Set it to the duration of '
+                                      "the device's longest job."), 's', 0.0, 60.0),
 )  # fmt: skip
 _SUBSCRIPTION = (
     ParameterSpec('shared_memory', True, ('Receive frames from other processes of this host by '

@@ -375,10 +375,12 @@ _PAIR = array('a pair', integer(0, _LARGEST_SIDE), 2, 2)
 INPUT = Table(
     {
         'width': Key(
-            integer(2, _LARGEST_SIDE), 'Width of the network input in pixels, without padding.'
+            integer(2, _LARGEST_SIDE),
+            'Width of the network input in pixels, without padding in memory.',
         ),
         'height': Key(
-            integer(2, _LARGEST_SIDE), 'Height of the network input in pixels, without padding.'
+            integer(2, _LARGEST_SIDE),
+            'Height of the network input in pixels, without padding in memory.',
         ),
         'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes.', 'nchw'),
         'dtype': Key(choice(*_INPUT_TYPES), 'Type of the values.', 'float32'),
@@ -469,7 +471,9 @@ _KEYS = {
             'zero point).'
         ),
     ),
-    'outputs': Key(OUTPUTS, "The network's outputs; needed if no file describes them."),
+    'outputs': Key(
+        OUTPUTS, "The network's outputs; needed if the model's files don't describe them."
+    ),
     'head': Key(
         HeadRule(), 'How the outputs are read: the kind of head, or a mapping with its options.'
     ),

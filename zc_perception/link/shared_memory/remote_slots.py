@@ -407,7 +407,7 @@ class RemoteSlots:
             now.
         """
         try:
-            # Keep this code short: the CPU must load it into its caches anew for each frame.
+            # Keep this code short: the CPU loads this code into the caches anew for each frame.
             (
                 kind,
                 length,
