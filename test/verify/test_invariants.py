@@ -544,7 +544,7 @@ def test_the_verdict_has_a_line_for_each_check_and_the_next_step_of_what_fails()
 
 # I3 counts imports by their purpose: each frame's own, or once for each new buffer.
 EACH_ONCE = dict.fromkeys(POOL, 1)
-OF_NO_FRAME = '20 imports were for no frame; with the cache off, each is for one'
+OF_NO_FRAME = '20 imports were for no frame; with the cache off, each import must be for a frame'
 
 
 @pytest.mark.parametrize('given_back', [True, False])
@@ -573,7 +573,7 @@ def test_imports_on_trial_are_given_back_and_counted_by_the_node() -> None:
     card.take(TIMES[4] + 2 * MS, POOL[0])
     assert kit.judged_node(card, cached=False, trials=9) == (
         False,
-        '1 imports were for no frame; with the cache off, each is for one',
+        '1 imports were for no frame; with the cache off, each import must be for a frame',
     )
 
 
@@ -597,7 +597,7 @@ def test_the_import_of_a_frame_whose_job_the_card_refused_is_none_too_many() -> 
     card.refused(TIMES[5] + 21 * MS, POOL[0])
     assert kit.judged(without) == (
         False,
-        '1 imports were for no frame; with the cache off, each is for one',
+        '1 imports were for no frame; with the cache off, each import must be for a frame',
     )
     assert kit.judged_node(card, cached=False) == (True, '')
 

@@ -719,7 +719,7 @@ class _LatePlaces:
 
     def clear(self) -> None:
         """
-        Count all places on the device as free.
+        Count the places of all given-up jobs as free.
 
         The scheduler calls this when it ends, when the device is lost, and when given-up jobs
         occupy all places of a device that can't be opened again.

@@ -842,7 +842,10 @@ class ImportFollowing:
             ),
             (
                 self.unused,
-                f'{self.unused} imports were for no frame; with the cache off, each is for one',
+                (
+                    f'{self.unused} imports were for no frame; '
+                    'with the cache off, each import must be for a frame'
+                ),
                 _IMPORTS_DIFFER,
             ),
             (

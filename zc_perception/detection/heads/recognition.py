@@ -230,8 +230,8 @@ def _one_output(
                     'head: yolov5 (YOLOv6)',
                 ),
             )
-    # Ultralytics' releases before 8.4 don't write end2end, not even for YOLOv10, which removes
-    # duplicates itself. A row of YOLOv10's output has 6 numbers.
+    # Ultralytics' releases before 8.4 don't write the key end2end into a model's file, not even
+    # for YOLOv10, which removes duplicates itself. A row of YOLOv10's output has 6 numbers.
     old = said.get('task') == 'detect' and 'stride' in said and 'end2end' not in said
     if old and rows not in cells and (columns == 6 or (columns is None and rows == _CHOSEN)):
         return Recognised(dict(_INPUT))
