@@ -980,7 +980,7 @@ class FrameFeed:
         )
 
     def stop(self) -> None:
-        """End the run, after its sinks have written all data. A second call does nothing."""
+        """Stop the feed's thread, which first lets the sinks write all data. Idempotent."""
         if self._thread is not None and not self._stop.is_set():
             self._stop.set()
             self._thread.join(_JOIN_S)

@@ -520,7 +520,7 @@ class FramePublisher:
                     )
                 out = LoanedFrame(self._scratch, header, dropped=True)
                 yield out
-                self._drop(pool, 'no buffer was free for it')
+                self._drop(pool, 'no buffer was free')
                 return
             started_ns, generation = time.monotonic_ns(), slot.generation
             try:

@@ -417,7 +417,7 @@ class AxRuntimeWorker:
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 
     def end(self) -> None:
-        """Let the threads finish the submitted jobs, then release the model. Idempotent."""
+        """Tell the threads to finish the submitted jobs and then close the model. Idempotent."""
         if not self._ending:
             self._ending = True
             self._jobs.put(None)

@@ -377,7 +377,7 @@ def parse_event(line: str) -> KernelEvent | None:
 
 
 def parse_trace(lines: Iterable[str]) -> Trace:
-    """Parse the text of ``trace`` or ``trace_pipe``, also from several CPUs."""
+    """Parse lines of ``trace`` or ``trace_pipe``, and sort the events by time."""
     trace = Trace()
     for line in lines:
         if not line.strip() or line.startswith('#'):
