@@ -69,6 +69,7 @@ from zc_perception.nodes.capture import CameraFactory, CaptureNode
 from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.parameters import ParameterSpec
 
 pytestmark = pytest.mark.usefixtures('ros_home')
 CONTROLS = {
@@ -419,6 +420,28 @@ def test_what_a_recording_lacks_is_said_at_its_end_before_diagnostics_are_due(
 def factory(**values: Any) -> CameraFactory:
     parameters = {spec.name: spec.default for spec in NODES['capture']} | values
     return CameraFactory(CameraOptions(parameters, time.time_ns, CopyLedger()))
+
+
+def test_a_parameter_that_changes_while_the_camera_opens_reaches_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    camera, parameters = Mock(), {'gain': 1, 'seed': 3}
+    kind = Mock(PARAMETERS=[ParameterSpec(name, 1, '', '', 0, 9) for name in parameters])
+    monkeypatch.setattr(CameraFactory, '_kind', lambda factory: kind)
+
+    def slow(options: CameraOptions) -> Any:
+        parameters['gain'] = 7
+        return camera
+
+    kind.open = slow
+    opening = CameraFactory(CameraOptions(parameters, time.time_ns, CopyLedger()))
+    assert opening.open('') is camera
+    camera.tune.assert_called_once_with('gain', 7)
+    camera.tune.side_effect = CameraError('no')
+    parameters['gain'] = 1
+    with pytest.raises(CameraError):
+        opening.open('')
+    camera.close.assert_called_once()
 
 
 def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -396,8 +396,17 @@ class CameraFactory:
         options = replace(
             self._options, consumers=tuple(self._consumers()), identity=identity, before=before
         )
-        self._before = kind.open(options)
-        return self._before
+        values = dict(options.parameters)
+        camera = self._before = kind.open(options)
+        try:
+            # Opening may take seconds, and meanwhile the node has no camera that it could tune.
+            for name in (spec.name for spec in kind.PARAMETERS):
+                if options.parameters[name] != values[name]:
+                    camera.tune(name, options.parameters[name])
+        except BaseException:
+            camera.close()
+            raise
+        return camera
 
     def close(self) -> None:
         """Free what a closed camera kept for the next camera, because no camera opens soon."""
