@@ -80,8 +80,9 @@ class DriverFormat:
         """
         The colorimetry by the driver's colour fields.
 
-        If a field has an unknown value, the matrix is BT.601, or RGB if the format is R, G, B; the
-        range is the driver's. A camera with unknown colours can still be used.
+        If a field has an unknown value, the matrix is BT.601, or RGB if the format is R, G, B. The
+        range is what the driver says, by default limited (for R, G, B: full). So a camera with
+        unknown colours can still be used.
         """
         rgb = not pixel_format(from_v4l2(self.fourcc).fourcc).is_yuv
         try:
