@@ -82,7 +82,7 @@ class Letterbox:
         stretch: bool = False,
     ) -> Letterbox:
         """
-        Return the picture's largest size in the input, and the position that centres the picture.
+        Return a letterbox in which the picture is as large as possible, and in the middle.
 
         The picture keeps its aspect ratio. With *stretch* the picture fills the whole input
         instead. An input of odd width or height has a border in its last column or row.

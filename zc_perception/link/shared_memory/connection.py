@@ -391,7 +391,7 @@ class Connection:
         """
         Continue with frames of *pool*.
 
-        The pool has a quota for this connection: its consumer's window and depth.
+        Before this call, the pool must have granted the consumer's window and depth.
 
         The consumer keeps the frames that it holds, and waiting frames are still sent. A slot of
         the earlier pool is retired after its last waiting frame. Return ``False`` if the
