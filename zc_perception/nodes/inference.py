@@ -1014,8 +1014,8 @@ class InferenceStatus:
         silent_s = self._silence.see(came)
         unconverted = self._conversion_errors.see(taken.conversion_errors)
         coming, done, failing, left_out = (0.0,) * 4 if rates is None or silent_s else rates
-        # The target is the rate of the frames that max_rate lets through. This rate is below
-        # max_rate if the camera began or stopped during the measured time.
+        # The target is the rate of the frames that max_rate let through. It is below max_rate if
+        # the camera is slower, or ran only for a part of the measured time.
         target = min(coming - left_out, most) if most > 0 else coming
         values = Figures(lambda: {
             'rate': f'{done:.2f}',

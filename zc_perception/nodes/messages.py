@@ -196,9 +196,9 @@ class DetectionsCdr:
 
     def _upright(self, head: bytes, detections: Detections) -> list[bytes]:
         """
-        Return the bytes of boxes without angles and ids; this usual case has faster code.
+        Serialise detections without angles and ids; this usual case has faster code.
 
-        :raises IndexError: the model has no class with the number of one of the detections.
+        :raises IndexError: a detection has a class number that the model doesn't have.
         """
         lead = _NO_ID + bytes(-len(_NO_ID) % 4) + head
         results = self._results[len(lead) % 8 // 4]

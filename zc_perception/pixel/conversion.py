@@ -236,9 +236,10 @@ class Filters:
         """
         Return the filter for chroma, for a format whose chroma has these subsampling factors.
 
-        A picture's pixel takes the colour of the nearest chroma sample. Chroma is interpolated
-        only if pixels lie exactly between two chroma samples, or if the picture is enlarged. The
-        rule is the same for 4:4:4, so that a scene gives the same picture in every format.
+        Chroma is interpolated if the picture's pixels lie exactly between two chroma samples, or
+        if the picture is enlarged. Otherwise each pixel takes the colour of the nearest chroma
+        sample. The rule is the same for 4:4:4, so that a scene gives the same picture in every
+        format.
         """
         between = any(
             ratio and ratio % (2 * shared) == 0
