@@ -216,7 +216,8 @@ class PlainReceiver:
                 )
             except (
                 ConnectionResetError
-                # The kernel reports a reset once. The next call returns packets sent before the reset.
+                # The kernel reports a reset once. The next call returns the packets that came
+                # before the reset.
             ):
                 size, ancillary, flags, _ = self._receive_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
