@@ -51,8 +51,8 @@ _LITTLE = 4
 # OpenCV treats two boxes whose sides are shorter than this as the same object, wherever they are.
 _NO_SIZE = 1e-7
 # To compare only boxes of the same class, all boxes of a class are shifted to an area of their
-# own. The boxes are shifted only if all boxes together extend over fewer pixels than _WIDE: float64
-# would round larger coordinates until boxes coincide.
+# own. The boxes are shifted only if all boxes together extend over fewer pixels than _WIDE:
+# float64 would round larger coordinates until boxes coincide.
 _WIDE = 2.0**20
 _INDEX_BITS = 31
 # The number of entries of a hash table of grid squares, see _leaders().
