@@ -239,8 +239,8 @@ _OTHERWISE = (
     "memory: import can't be used; accelerator onnx, links, and cameras whose frames the CPU "
     'writes (such as synthetic) can be used'
 )
-_ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or '
-           'CONFIG_UDMABUF, modprobe udmabuf); '
+_ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or boot a '
+           'kernel with CONFIG_UDMABUF, and run modprobe udmabuf); '
            'give a container the device files (--device /dev/dma_heap/system)')  # fmt: skip
 
 _LARGER = ('enlarge the pool (cma=512M on the kernel command line, or the size of linux,cma in '

@@ -67,7 +67,7 @@ class Heap(Protocol):
 
 
 class HeapUse(Enum):
-    """The purpose of buffers; with heap ``auto``, :func:`heap_order` orders the heaps for it."""
+    """The purpose of buffers; it decides which heaps ``auto`` tries, see :func:`heap_order`."""
 
     CAMERA = 'camera'
     CAMERA_IMPORT = 'camera_import'

@@ -289,7 +289,7 @@ class JpegDecoder:
             raise
 
     def _examine(self, handle: int, data: Pixels) -> tuple[int, int] | None:
-        """Check the header; return how many pixels a chroma sample covers; ``None``: grey."""
+        """Check a JPEG's header; return the size of a chroma sample in pixels; ``None``: grey."""
         if bytes(data[:2]) != _BEGIN:
             raise BadJpegError('a broken JPEG came: its first bytes are not those of a JPEG')
         width, height, sampling, colours = (ctypes.c_int() for _ in range(4))
