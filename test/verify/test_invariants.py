@@ -723,7 +723,9 @@ def test_an_import_has_to_be_given_back_after_a_few_frames(
     kit.uncached(card, TIMES[: len(TIMES) - frames])
     kit.uncached(card, TIMES[slice(-frames, None)], kept=kept)
     check = check_imports(kit.observed([kit.node(card, cached=False)], [card]))
-    told = f'{left} imports were not released after their frames, though the cache is off'
+    told = (
+        f'{left} imports were not released, though their frames were finished and the cache is off'
+    )
     assert (check.holds, check.reason) == ((False, told) if left else (True, ''))
     assert ('release_errors' in check.next_step) is bool(left)
 

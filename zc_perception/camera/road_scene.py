@@ -59,7 +59,7 @@ PALETTES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """One filled polygon of a shape: the shape's vertices number ``start`` to ``stop - 1``."""
+    """A filled polygon of a shape; its corners are the vertices ``start`` to ``stop - 1``."""
 
     start: int
     stop: int

@@ -830,8 +830,8 @@ class ImportFollowing:
             (
                 self.kept,
                 (
-                    f'{self.kept} imports were not released after their frames, though '
-                    'the cache is off'
+                    f'{self.kept} imports were not released, though their frames were finished '
+                    'and the cache is off'
                 ),
                 _IMPORTS_KEPT,
             ),
