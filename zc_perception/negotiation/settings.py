@@ -126,7 +126,7 @@ class ImageLimits:
 
     def layout(self, fourcc: int, size: Size, placement: Placement | None) -> ImageLayout:
         """
-        Return the LINEAR layout of an image of *size* within the limits.
+        Return the LINEAR layout of an image of *size*, aligned as the limits demand.
 
         :raises LayoutError: the format can't have this size, or an alignment is out of range.
         :raises FormatError: this package doesn't know the format.
@@ -209,7 +209,7 @@ class AllocationRequest:
 
     def layout(self) -> ImageLayout:
         """
-        Return the LINEAR layout within the limits.
+        Return the LINEAR layout of the images, aligned as :attr:`limits` demands.
 
         :raises NegotiationError: LINEAR isn't acceptable, so only the allocator knows the layout.
         """

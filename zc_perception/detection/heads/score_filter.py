@@ -230,8 +230,8 @@ def _settle(
 
     A raw threshold is only a lower bound, so it may let such candidates through.
     """
-    # Usually no cell is dropped. The minimum and the maximum of *best* show this: if a value is
-    # NaN, both are NaN, and the comparisons fail.
+    # Usually no cell is dropped. Find this out quickly, from the minimum and the maximum of *best*.
+    # If a value is NaN, both are NaN, and the comparisons fail.
     if not len(best):
         return NOTHING
     low, high = float(best.min()), float(best.max()) if high is None else high

@@ -184,8 +184,8 @@ class YoloV8(Head):
         'reg_max': Key(
             integer(1, 64),
             (
-                'Number of bins of the distribution of each distance (DFL); 1: the model gives '
-                'the distances themselves, in cells.'
+                "Number of bins (DFL) for each distance from a cell to a side of the cell's box; "
+                '1: the model gives the distances themselves, in cells.'
             ),
             16,
         ),
