@@ -58,7 +58,7 @@ class Place:
         return Place(self.path, f'{self.key}[{index}]')
 
     def refuse(self, value: object, allowed: str) -> ConfigError:
-        """Return the error for a value that isn't allowed; ``None``: the key has no value."""
+        """Return the error for a *value* that isn't allowed; *value* ``None``: an empty key."""
         return ConfigError(
             f"{self.path}: key '{self.key}' is "
             f'{"empty (null)" if value is None else shown(value)}; it must be {allowed}'

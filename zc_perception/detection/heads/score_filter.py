@@ -230,7 +230,7 @@ def _settle(
 
     A raw threshold is only a lower bound, so it may let such candidates through.
     """
-    # Usually no cell is dropped. Find this out quickly, from the minimum and the maximum of *best*.
+    # Usually no cell is dropped. Find this out quickly from the minimum and the maximum of *best*.
     # If a value is NaN, both are NaN, and the comparisons fail.
     if not len(best):
         return NOTHING

@@ -475,7 +475,7 @@ class AdaptedSubscription(Generic[T]):
             self.update_rung()
 
     def update_rung(self) -> None:
-        """Choose the link to each publisher now, in addition to the check twice a second."""
+        """Choose the link to each publisher now; don't wait for the next call of :meth:`_look`."""
         with self._rung_lock:
             if self._closed or self._paused:
                 return
