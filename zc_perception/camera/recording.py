@@ -478,7 +478,7 @@ class Recorder:
         # Give no message an earlier time than the message before it: some readers ignore the index
         # and expect messages in order of time.
         self._last_ns = max(self._last_ns, item.log_ns)
-        # MCAP has no times before 1970; a frame's message keeps its stamp.
+        # MCAP has no times before 1970. The stamp in the message's header stays as it is.
         publish_ns = max(0, item.publish_ns)
         part.writer.add(channel, self._last_ns, publish_ns, item.sequence, *item.parts)
 

@@ -94,7 +94,7 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'checked': checked, 'problems': problems, 'warnings': warnings}
     if problems:
         found = f'{needs.path}: {"; ".join([*problems, *warnings])}'
-        yield fail(found, 'correct the file: the node does not start with it', **figures)
+        yield fail(found, 'correct the file: a node does not start with such an error', **figures)
     elif warnings:
         advice = (
             'correct the file, unless the message is about a node of another package; the nodes '

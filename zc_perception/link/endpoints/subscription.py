@@ -418,7 +418,7 @@ class AdaptedSubscription(Generic[T]):
             self._wake()
         self._go_on()
         # Wake the executor while a coroutine runs: an executor that waits doesn't notice when the
-        # result for a coroutine is ready.
+        # result that the coroutine awaits is ready.
         if self._draining and executor is not None:
             wake_up(executor)
 
@@ -538,7 +538,7 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _limit_messages(self) -> None:
-        """Limit how many frames made of messages may be held, to the limit of direct frames."""
+        """Let the consumer hold as many frames made of messages as direct frames."""
         held = self._bus_subscription.held
         if self._frame_maker is not None and held is not None:
             self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)
