@@ -334,8 +334,8 @@ class AdaptedSubscription(Generic[T]):
             adapter.ros_type, 'header'
         )
         self._by_message = False
-        # When the subscription, which still takes objects from messages, began to wait before its
-        # change to direct links; 0: it doesn't wait.
+        # The time since which the subscription has waited before it changes from messages to direct
+        # links; 0: it doesn't wait.
         self._rising_since = 0.0
         # Messages that may come from a publisher without a direct link: (time of arrival, key,
         # message).

@@ -656,9 +656,10 @@ def shares_of(
     samples: Mapping[int, Counter[int]], pids: Sequence[int], proc: Path = PROC
 ) -> tuple[list[CopyShare] | None, list[Unreadable]]:
     """
-    Return each process's share of samples in copy functions, and what could not be read.
+    Return how many CPU samples of each process hit copy functions, and what could not be read.
 
-    The shares are ``None`` if no process's share is known.
+    A sample is the address of the instruction that a CPU executed. The first result is ``None`` if
+    the copy functions of no process are known.
     """
     functions, unreadable = find_copy_functions(pids, proc)
     kernel: list[tuple[int, int, str]] = []
