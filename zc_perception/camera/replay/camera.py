@@ -286,7 +286,7 @@ class ReplayCamera(DrawnCamera):
         return stamps.notice() if self._recorded and stamps is not None else ''
 
     def facts(self) -> Mapping[str, object]:
-        """Return the recorded stamps' fault ('': none); ``{}``: ``stamps`` isn't ``recorded``."""
+        """Return what is wrong with the stamps, if parameter ``stamps`` is ``recorded``."""
         return {'stamp_trouble': self._stamp_trouble()} if self._recorded else {}
 
     def _next(self) -> Moment | None:

@@ -334,7 +334,7 @@ class AdaptedSubscription(Generic[T]):
             adapter.ros_type, 'header'
         )
         self._by_message = False
-        # The time since which the subscription has waited before it changes from messages to direct
+        # The time since which the subscription waits before it changes from messages to direct
         # links; 0: it doesn't wait.
         self._rising_since = 0.0
         # Messages that may come from a publisher without a direct link: (time of arrival, key,
