@@ -101,11 +101,12 @@ class EngineRules:
         """
         Return the input's width and height, if the manifest need not give them.
 
-        :param given: the manifest's values below key ``input``; each was already checked alone.
+        :param given: the manifest's values below key ``input``; each value was already checked
+            by itself, but not together with the others.
         :param file: the model's file; ``None`` if there is none.
         :param place: the place of key ``input``, for messages.
         :returns: (0, 0): the frame's own size; ``None``: the manifest must give width and height.
-        :raises ConfigError: the engine takes no such input, or the file contradicts the manifest.
+        :raises ConfigError: the engine can't use the values *given*, or *file* contradicts them.
         """
         if given.get('resize') != 'none':
             return None
@@ -119,7 +120,7 @@ class EngineRules:
         """
         Check that each entry of key ``outputs`` has the keys that the engine needs.
 
-        :param outputs: the entries, each already checked alone; ``None``: there is no such key.
+        :param outputs: the entries, each checked by itself before; ``None``: there is no such key.
         :raises ConfigError: an entry lacks a key.
         """
 

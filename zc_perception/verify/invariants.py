@@ -247,8 +247,8 @@ def check_attached(seen: Observation) -> Check:
             ]
             attached += not absent
             for inode in absent:
-                # The device is certainly not attached if the buffer's history is exact (see History),
-                # or if the buffer is not a dma-buf.
+                # The device is certainly not attached if the buffer's History is exact, or if the
+                # buffer is not a dma-buf.
                 sure = found[inode].exact or inode not in seen.dmabufs
                 (missing if sure else unsure)[inode] += 1
         memory = {inode for device, inode in seen.memfds}

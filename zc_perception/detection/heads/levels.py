@@ -69,9 +69,10 @@ _READ_AS_IT_IS = frozenset(
 
 class ReadyFor(Generic[_Reader]):
     """
-    A cache of a head's reader, the object that decodes outputs of one arrangement.
+    A cache of a head's reader, the object that decodes the outputs.
 
-    A new reader is made when a shape, type, stride, scale or the input's size changes.
+    A reader fits one arrangement of the outputs: their shapes, strides, types, scales, zero points
+    and layouts, and the input's size. When the arrangement changes, a new reader is made.
 
     :param make: a function that makes a reader for outputs that *read* has returned.
     :param read: a function that converts outputs, such as :func:`readable`. If it returned the
