@@ -630,8 +630,8 @@ class Newcomers:
         """
         Return an entry for each node and each unreadable process that :meth:`look` found.
 
-        Leave out nodes that started, and processes that were found, after *until_ns*
-        (CLOCK_MONOTONIC).
+        Leave out nodes that started after *until_ns* (CLOCK_MONOTONIC), and processes that were
+        found after this time.
         """
         hidden = [one for began_ns, one in self._unreadable.values() if began_ns <= until_ns]
         lines = dict.fromkeys(

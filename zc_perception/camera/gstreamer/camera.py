@@ -300,8 +300,8 @@ class GStreamerCamera(GStreamerKind):
         if self._unmet:
             found.append(
                 f'{self._where} gives no format that all consumers accept ({self._unmet}); it '
-                f"gives '{self._format.caps}': put an element that converts the format, such as "
-                'videoconvert, at its end'
+                f"gives '{self._format.caps}': end the pipeline with an element that converts the "
+                'format, such as videoconvert'
             )
         if self._shared is not None and self._shared.copied_upstream:
             found.append(
