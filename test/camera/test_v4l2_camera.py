@@ -413,7 +413,10 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
 
 @pytest.mark.parametrize(('name', 'fields', 'matrix', 'span'), [
     ('NV12', V4l2Colorimetry(3), Matrix.BT709, Range.LIMITED),
-    # The package has no name for SMPTE 240M.
+    # The package has no name for the transfer NONE, for SMPTE 240M, and for quantization 3.
+    ('NV12', V4l2Colorimetry(3, xfer_func=5), Matrix.BT709, Range.LIMITED),
+    ('NV12', V4l2Colorimetry(7, ycbcr_enc=8), Matrix.BT601, Range.FULL),
+    ('NV12', V4l2Colorimetry(7, quantization=3), Matrix.BT601, Range.FULL),
     ('NV12', V4l2Colorimetry(2), Matrix.BT601, Range.LIMITED),
     ('RGB3', V4l2Colorimetry(8), Matrix.RGB, Range.FULL),
 ])  # fmt: skip

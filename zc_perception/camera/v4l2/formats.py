@@ -27,13 +27,7 @@ from dataclasses import dataclass
 
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.negotiation.constraints import Format, Placement, Size, size_text
-from zc_perception.pixel.colorimetry import (
-    Colorimetry,
-    from_v4l2_colorimetry,
-    Matrix,
-    Range,
-    V4l2Colorimetry,
-)
+from zc_perception.pixel.colorimetry import Colorimetry, from_v4l2_colorimetry, V4l2Colorimetry
 from zc_perception.pixel.format_names import from_v4l2, V4l2Format
 from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
@@ -80,18 +74,20 @@ class DriverFormat:
         """
         The colorimetry by the driver's colour fields.
 
-        If a field has an unknown value, the matrix is BT.601, or RGB if the format is R, G, B. The
-        range is what the driver says, by default limited (for R, G, B: full). So a camera with
-        unknown colours can still be used.
+        An unknown transfer counts as BT.709, an unknown encoding as BT.601, and an unknown
+        quantization as the colour space's default. So a camera with unknown colours can still be
+        used.
         """
         rgb = not pixel_format(from_v4l2(self.fourcc).fourcc).is_yuv
-        try:
-            return from_v4l2_colorimetry(self.colours, rgb=rgb)
-        except FormatError:
-            full = self.colours.quantization == 1 or (rgb and self.colours.quantization == 0)
-            return Colorimetry(
-                Matrix.RGB if rgb else Matrix.BT601, Range.FULL if full else Range.LIMITED
-            )
+        colours = self.colours
+        for usual in {'xfer_func': 1}, {'ycbcr_enc': 1}:
+            try:
+                return from_v4l2_colorimetry(colours, rgb=rgb)
+            except FormatError:
+                colours = colours._replace(**usual)
+        if colours.quantization not in (1, 2):
+            colours = colours._replace(quantization=0)
+        return from_v4l2_colorimetry(colours, rgb=rgb)
 
 
 def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> ImageLayout:
