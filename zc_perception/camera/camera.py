@@ -472,7 +472,8 @@ class Camera(ABC):
         """
         Use a new value of a parameter in :attr:`PARAMETERS` that may change while frames flow.
 
-        The node's thread calls this method, so it must not block.
+        The node's thread calls this method, or the thread that has just opened the camera. It must
+        not block.
         """
 
     @property
