@@ -412,8 +412,8 @@ def test_a_rate_beyond_reason_is_refused_unless_the_user_says_another(tmp_path: 
     clock = {'unit': Fraction(1, 90_000), 'rate': 90_000}
     path = write_video(tmp_path / 'fast.mp4', 'libx264', scenes(4), times=[0, 1, 2, 3], **clock)
     words = (
-        f"video '{path}' has 90000 frames per second by their times, 90000 by its header, and at "
-        "most 1000 are plausible; set parameter 'framerate'"
+        f"video '{path}' has 90000 frames per second by its time stamps, 90000 by its header, and "
+        "at most 1000 are plausible; set parameter 'framerate'"
     )
     with pytest.raises(ConfigError, match=words):
         play(path)

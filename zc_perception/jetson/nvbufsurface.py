@@ -87,7 +87,7 @@ _SURFACE = (
     'u32 width height pitch; int colorFormat layout; u64 bufferDesc; u32 dataSize; ptr '
     'dataPtr; planes planeParams'
 )
-# Read only element 0 of a list of SurfaceParams: its size differs between releases.
+# Read only element 0 of a list of SurfaceParams: the elements' size differs between releases.
 SurfaceParams = c_struct(_SURFACE, planes=PlaneParams)
 Surface = c_struct(
     'u32 gpuId batchSize numFilled; bool isContiguous; int memType; list surfaceList',

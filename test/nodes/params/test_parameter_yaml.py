@@ -122,11 +122,11 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         'it is no YAML: unacceptable character #x00e4',
     ),
     'a NUL': (b'/capture: {ros__parameters: {a: x\0y}}\n', 'special characters are not allowed'),
-    'half a pair': (P(r'a: "\ud800"'), "line 1: ROS can't parse it; put quotes"),
+    'half a pair': (P(r'a: "\ud800"'), "line 1: ROS can't parse the file; put quotes"),
     'no character': (P(r'a: "\UFFFFFFFF"'), "can't be read: it is no YAML: "),
     'a colon in flow style': (
         P('a: 0000:01:00.0'),
-        "line 1: ROS can't parse it; put quotes around texts with ':'",
+        "line 1: ROS can't parse the file; put quotes around texts with ':'",
     ),
     'an alias': (P('a: &x 1, b: *x'), 'line 1: ROS takes no alias (*NAME); write the value again'),
     'an alias of itself': ('&a {b: *a}\n', 'ROS takes no alias'),

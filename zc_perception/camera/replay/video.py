@@ -781,7 +781,7 @@ class VideoFile:
             return rate
         if not wanted:
             raise ConfigError(
-                f"video '{self._path}' has {rate:g} frames per second by their times, "
+                f"video '{self._path}' has {rate:g} frames per second by its time stamps, "
                 f'{named:g} by its header, and at most {most:g} are plausible; '
                 "set parameter 'framerate' to the true rate"
             )

@@ -265,7 +265,7 @@ _PLAIN_WORDS = (
     ('should be of same type', 'a list has values of several types; put quotes around texts'),
     (
         'Error parsing a event',
-        "ROS can't parse it; put quotes around texts with ':' or other punctuation",
+        "ROS can't parse the file; put quotes around texts with ':' or other punctuation",
     ),
     ('No value', "a parameter has no value; an empty text is '', an empty list []"),
 )
