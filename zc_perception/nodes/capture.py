@@ -255,7 +255,7 @@ class StereoSide:
         self._silent = side.other
 
     def begin(self, node: str, parameters: Mapping[str, Any]) -> None:
-        """Begin pairing; ConfigError: the node's *parameters* don't suit a pair."""
+        """Begin to pair frames; ConfigError: the node's *parameters* don't suit a pair."""
         kind = CAMERAS.load(parameters['camera'])
         by_stamp = kind.recorded_stamps(parameters)
         try:
@@ -356,8 +356,8 @@ class CameraFactory:
 
     :param options: the node's parameters and a clock. Each camera uses this clock for its
         stamps, so that stamps still increase after a loss.
-    :param consumers: returns the constraints of the frames' consumers; if the camera is a
-        GStreamer pipeline, it is asked for a format that the consumers accept.
+    :param consumers: returns the constraints of the frames' consumers. A GStreamer pipeline is
+        asked for a format that the consumers accept.
     """
 
     def __init__(

@@ -141,8 +141,8 @@ _INT32 = (-(1 << 31), (1 << 31) - 1)
 # Numbers such as 1e3, which PyYAML reads as texts: it follows YAML 1.1, where a number with an
 # exponent needs a dot, and a sign in the exponent.
 _FLOAT = re.compile(r'^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$', re.ASCII)
-# Limits with which check_head() decodes a blank picture's outputs. It only finds out whether this
-# fails, and doesn't use the detections.
+# Limits with which check_head() decodes a blank picture's outputs. check_head() only finds out
+# whether the decoding fails, and doesn't use the detections.
 _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
 _ANY_SIZE = 64
 _FEWEST_VALUES = 16

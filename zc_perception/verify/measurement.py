@@ -185,7 +185,7 @@ class WatchedNode(NodeView):
 
     @property
     def renewed(self) -> bool:
-        """Whether new facts came after :meth:`expect_facts`; this property stores the first."""
+        """Whether new facts came after :meth:`expect_facts`; this stores the first new facts."""
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None

@@ -269,7 +269,7 @@ class Reference:
     Owns one reference to a reference-counted object of GStreamer.
 
     :param address: the address of GStreamer's object, or 0: there is none. This instance
-        takes over the caller's reference, so the caller must not give it up.
+        takes over the caller's reference, so the caller must not give up the reference.
     """
 
     __slots__ = ('_gst', 'address')

@@ -391,7 +391,7 @@ def _with_scores(
 def _levels(
     outputs: Sequence[Output], size: tuple[int, int] | None, classes: int, extras: HeadOptions
 ) -> Recognised:
-    """Find the head for undecoded predictions in grids, from the grids' numbers of channels."""
+    """Find the head for grids of undecoded predictions, by each grid's number of channels."""
     if size is None:
         return Recognised()
     for channel in (1, 3):

@@ -191,7 +191,7 @@ class ImportCache:
             keeper.close()
 
     def forget(self, identity: BufferIdentity) -> None:
-        """Release every import of a buffer, now or after the last job that reads it."""
+        """Release every import of a buffer, at once or, if jobs read it, after their end."""
         for key in [key for key, entry in self._entries.items() if identity in entry.identities]:
             self._drop(key)
 

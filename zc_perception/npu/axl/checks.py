@@ -124,11 +124,11 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     errno.EIO: (Importable.NO, f"the pages can't be mapped for the card; {_ADDRESSES}"),
     errno.EOPNOTSUPP: (
         Importable.NO,
-        f"the buffer's exporter doesn't let a card attach it; {_ADDRESSES}",
+        f"the buffer's exporter doesn't let a card attach the buffer; {_ADDRESSES}",
     ),
     ENOTSUPP: (
         Importable.NO,
-        f"the buffer's exporter doesn't let a card attach it; {_ADDRESSES}",
+        f"the buffer's exporter doesn't let a card attach the buffer; {_ADDRESSES}",
     ),
     errno.EACCES: (
         Importable.NO,
