@@ -152,6 +152,34 @@ def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(
     assert 'Mock.close failed: SystemExit: the library is gone' in capfd.readouterr().err
 
 
+FIRST = """
+from zc_perception.npu.accelerator import Accelerator
+from zc_perception.npu.manifest import EngineRules
+
+class First(Accelerator):
+    AUTO, ENGINES = -1, (EngineRules('opencv_hog', needs_file=False),)
+
+    @classmethod
+    def open(cls, values, ledger):
+        import library_of_first
+"""
+
+
+def test_auto_goes_on_when_another_package_s_accelerator_raises_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, 'first', {'zc_perception.accelerators': {'first': 'first_one:First'}})
+    (tmp_path / 'first_one.py').write_text(FIRST, encoding='utf-8')
+    offer_alone(monkeypatch, tmp_path)
+    selected = open_accelerator('auto', load_manifest('hog'), {}, CopyLedger())
+    selected.accelerator.close()
+    assert selected.accelerator.capabilities().name == 'onnx'
+    words = "accelerator 'first' doesn't fit: ModuleNotFoundError: No module named 'library_of_"
+    assert selected.reasons[0].startswith(words)
+    with pytest.raises(ModuleNotFoundError):
+        open_accelerator('first', load_manifest('hog'), {}, CopyLedger())
+
+
 def test_a_variant_whose_file_is_not_there_is_a_reason(tmp_path: Path, runtime: Mock) -> None:
     manifest = variants(
         tmp_path, 'axruntime', 'opencv_hog', axruntime={'file': 'build/model.json'}

@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from zc_perception.errors import AcceleratorError, ConfigError, NoDeviceError
+from zc_perception.errors import AcceleratorError, ConfigError, NoDeviceError, one_line
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.accelerator import Accelerator, close_accelerator
 from zc_perception.npu.kinds import ACCELERATORS, AUTO
@@ -154,6 +154,12 @@ def open_accelerator(
                 raise kind(f'{error}; {_alternatives(name, manifest)}') from error
             reasons.append(f"accelerator '{candidate}' doesn't fit: {error}")
             without_card |= isinstance(error, NoDeviceError)
+            continue
+        except (Exception, SystemExit) as error:
+            # Another package may raise anything, such as ImportError for its library.
+            if name != AUTO or candidate in ACCELERATORS.built_in:
+                raise
+            reasons.append(f"accelerator '{candidate}' doesn't fit: {one_line(error)}")
             continue
 
         def reopen(chosen: str = candidate, model: ModelManifest = variant) -> Accelerator:
