@@ -323,7 +323,7 @@ class ImageToFrame:
         return () if self._pool is None else self._pool.in_hand(self._holder)
 
     def all_in_use(self) -> bool:
-        """Return whether the pool has no free slot: all frames are held or wait to be taken."""
+        """Return whether as many frames are held or wait as are allowed, see :meth:`limit`."""
         if self._pool is None:
             return False
         self._pool.collect()

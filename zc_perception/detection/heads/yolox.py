@@ -48,8 +48,8 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.rules import Key
 
-# Decoding applies exp() to the widths and heights that the model gives. If the result is more than
-# this many times the input's longer side, the model itself has already decoded its boxes.
+# Decoding applies exp() to the widths and heights that the model gives. If most results are more
+# than this many times the input's longer side, the model itself has already decoded its boxes.
 _FAR = 4.0
 
 

@@ -166,7 +166,7 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
 
 @of_each_card
 def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Check that the driver can attach a dma-buf; the runtime's tensors need this."""
+    """Check that the driver can attach a dma-buf. The runtime attaches the tensors' dma-bufs."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
             return skip('there is no dma-buf for this test; see check memory.heaps', card.name)
