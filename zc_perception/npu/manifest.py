@@ -161,7 +161,8 @@ class ModelInput:
 
     :param width: pixels, without padding in memory; 0 if the model runs on the frame's own planes
         at the frame's size (``resize`` ``none``).
-    :param low: the number that the network computes with (the real value) for pixel value 0.
+    :param low: the real value (the number before ``mean`` and ``std`` are applied) for pixel
+        value 0.
     :param high: the real value for pixel value 255.
     :param resize: ``letterbox``, ``stretch`` or ``none``.
     :param pad: the pixel value that fills the borders of a letterbox, 0..255.

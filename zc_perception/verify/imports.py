@@ -266,9 +266,9 @@ def find_fences(
 
     A fence names its job only by the job's number, and each open file of the card counts its own
     jobs. So jobs of several frames may have the same number. A job has read a wrong buffer only if
-    its number is on a fence in a buffer that belongs to no frame with this number.
+    its number is on a fence in a buffer of no frame whose job has this number.
 
-    :param users: by job number, the buffers of all frames with this number.
+    :param users: by job number, the buffers of all frames whose jobs have this number.
     :param strangers: the numbers of jobs that belong to no node's frame; a fence with such a
         number never proves that a job read a wrong buffer.
     :param looks: the snapshots of ``bufinfo``.

@@ -70,6 +70,7 @@ _COVER_RATE = 90_000
 # data, such as the rotation.
 _ASKABLE = (60, 16)
 _CONVERT = "convert it to H.264 with another program, for example 'ffmpeg -i IN OUT.mp4'"
+# Its gaps: the path; what is wrong and what caused it; and the begin of the advice.
 _NO_INDEX = (
     "video '{}' is an MP4 or MOV file whose index (moov) {} was interrupted. {} "
     'program untrunc can mend the file; recordings in Matroska (.mkv) need no index'

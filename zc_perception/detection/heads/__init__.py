@@ -91,8 +91,8 @@ def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> No
         if readers:
             raise ConfigError(
                 f"head.{name} is not for head '{kind}'; it is for {', '.join(readers)}: leave "
-                'it out, or change the kind of head; '
-                "if the model's file names its head, leave out the key head"
+                'the option out, or change the kind of head; '
+                "if the model's own file names its head, leave out the manifest's key 'head'"
             )
 
 
