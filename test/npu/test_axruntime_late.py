@@ -455,7 +455,7 @@ def test_what_names_no_device_is_answered_with_those_there_are(wanted: str) -> N
         f"could not find device '{wanted}', found metis-0:1:0, metis-1:3:0; set "
         'accelerator_device to one of them'
     )
-    assert 'an index below 2, or leave it empty' in message
+    assert 'an index below 2, or leave accelerator_device empty' in message
 
 
 def test_no_device_names_the_tools_and_a_library_of_something_else_is_refused(

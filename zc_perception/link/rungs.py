@@ -125,7 +125,7 @@ class Choice:
     """
     The rung that :func:`choose` chose, and what the subscription must do for it.
 
-    :param rung: the rung in use; with several direct links, the worst of them.
+    :param rung: the rung in use; the worst rung, if the direct links have different rungs.
     :param reason: why this rung is used; a text for logs and diagnostics.
     :param reader: whether the subscription needs a reader of messages.
     :param routes: for each publisher, its rung and the reason for that rung.

@@ -205,7 +205,7 @@ NEGOTIATION = Part(
         '{disagreement}',
         'change what the message names, then {again}',
         'no settings suit all participants',
-        'the message names participant, format, heap or size',
+        "the message names the participant, format, heap or size that doesn't fit",
     ),
     Row(
         lambda s: not s.settled and s.waits,

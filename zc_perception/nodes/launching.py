@@ -406,7 +406,7 @@ def perception_program(
 ) -> list[Action]:
     """Check the parameter file; return actions that start ``perception`` for the cameras."""
     names = [side.value for side in Side] if stereo else cameras
-    _judge(chosen, file, names or [''], PLUGINS)  # the program itself logs the warnings
+    _judge(chosen, file, names or [''], PLUGINS)  # logs no warnings: the program does
     namespace = chosen.namespace()
     # The program refuses a namespace with --cameras, so put the namespace before each camera's
     # name.

@@ -958,7 +958,7 @@ def _input(part: _Part, engine: EngineRules, file: Path | None) -> ModelInput:
             if file == part.path:  # the user gave no manifest
                 words += (
                     f', and {file.name} names no size; write a model.yaml with file: '
-                    f'{file.name} and the size of the export, such as input: {{width: 640, '
+                    f'{file.name} and the input size of the model, as in input: {{width: 640, '
                     'height: 640}'
                 )
             raise place.at(name).missing(words)

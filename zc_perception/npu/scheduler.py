@@ -671,10 +671,10 @@ class _LatePlaces:
 
     def give_up(self, job: Job, timeout_s: float) -> Fence:
         """
-        Abandon a job, and count its place as taken until the device has ended the job.
+        Abandon a job; count its place on the device as taken until the device has ended the job.
 
-        :param timeout_s: seconds until the returned fence signals if the job can't be abandoned.
-        :returns: the fence that the frame's slot waits for; the caller owns it.
+        :param timeout_s: the returned fence signals after this time if the job can't be abandoned.
+        :returns: the fence that the slot of the job's frame waits for; the caller owns the fence.
         """
         place = None
         # If no descriptor is free, this place is not counted. Then the accelerator itself refuses

@@ -164,7 +164,7 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
     from zc_perception.observe.timeline import NodeTrack
 
     with find_frame_logs(pids=pids or None) as logs:
-        # An empty name means that the process has ended: report it only if the user gave its pid.
+        # A process without a name has ended: report this process only if the user gave its pid.
         for what, why, step in hidden_logs([one for one in logs.unreadable if pids or one.name]):
             put(printable(f'not seen: {what}: {why}; {step}'), sys.stderr)
         roles = {log.role for log in logs}

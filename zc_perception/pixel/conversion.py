@@ -146,7 +146,7 @@ class Resized:
 
 
 def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
-    """Return views of the planes of an image's upper left part; *size* is (width, height)."""
+    """Return views of the upper left *size* (width, height) of an image's planes."""
     width, height = size
     return [
         plane[: part.rows(height), : width // part.horizontal]

@@ -680,7 +680,7 @@ class Measurement:
 
     def _look_at_maps(self, everybody: bool) -> None:
         """
-        Find the processes that map frames, and where.
+        Find which processes map frames, and at which addresses.
 
         If the trace records each new mapping, read only ``/proc/PID/maps`` of the nodes.
 

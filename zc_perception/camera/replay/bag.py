@@ -409,7 +409,7 @@ class BagSource(FrameSource):
 
     :param topic: name of the topic; empty: the only topic that has pictures.
     :raises ConfigError: the recording or the topic can't be used; the message lists the topics
-        with types and counts.
+        with their types and numbers of messages.
     """
 
     has_headers = True

@@ -154,9 +154,10 @@ class Columns:
 
     def parts(self, outputs: Sequence[RawTensor]) -> dict[str, tuple[RawTensor, Values]]:
         """
-        Return each word of ``head.columns`` with its tensor, and a view (n, width) of its columns.
+        Find the columns that each word of ``head.columns`` names.
 
-        The views have all rows; :meth:`in_use` leaves out unused rows.
+        Return for each word the tensor that has these columns, and a view (n, width) of them. The
+        views have all rows; :meth:`in_use` leaves out unused rows.
 
         :raises AcceleratorError: the outputs don't fit the columns.
         """

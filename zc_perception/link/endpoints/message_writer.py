@@ -118,8 +118,8 @@ class MessageWriter(Generic[T]):
         # slots.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1
-        # How many messages, and how many objects, may wait. Fewer objects may wait if their pool
-        # promises too few slots for them.
+        # How many finished messages, and how many unconverted objects, may wait. If the frames'
+        # pool promises too few slots, _take_from() lowers the number of objects.
         self._most = self._most_objects = depth
         self._queue: KeepLastQueue[T | _Waiting] = KeepLastQueue(
             None, self._leave_out, gate=self._begin

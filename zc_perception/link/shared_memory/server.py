@@ -156,9 +156,10 @@ class ServerStatistics:
 
 class FenceWatch:
     """
-    Wakes the server's thread when fences signal, by the server's epoll. Thread-safe.
+    Adds fences to the server's epoll, so that the server's thread wakes when one signals.
 
-    It watches duplicates of their descriptors, because a fence's owner may close it at any time.
+    The epoll gets duplicates of the fences' descriptors, because a fence's owner may close the
+    fence at any time. Thread-safe.
 
     :param epoll: the server's epoll, which this object doesn't close.
     """

@@ -339,8 +339,8 @@ def choose_device(devices: Sequence[Device], wanted: str) -> Device:
         raise AcceleratorError(
             f"could not find device '{wanted}', found "
             f'{", ".join(device.name for device in devices)}; set accelerator_device to '
-            f'one of them, its device node, its PCI address or an index below {len(devices)}, '
-            'or leave it empty'
+            f"a found device's name, device node, PCI address or an index below {len(devices)}, "
+            'or leave accelerator_device empty'
         )
     return found[0]
 
