@@ -704,8 +704,9 @@ class Frame:
         try:
             self.release()
         except BufferError:
-            # If the block has raised an exception, don't replace it by the BufferError. The
-            # exception's traceback refers to arrays, which are freed together with the traceback.
+            # release() failed because arrays of the frame's planes are still in use. If the block
+            # has raised an exception, don't replace it: its traceback refers to these arrays, and
+            # they are freed together with the traceback.
             if kind is None:
                 raise
 

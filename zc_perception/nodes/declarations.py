@@ -187,9 +187,9 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'rescale_camera_info',
             False,
-            'Whether to scale a calibration that was made at another picture size with the same '
-            "aspect ratio to the pictures' size. Set it to true only if pictures of both sizes "
-            'show the same view.',
+            'Whether to scale the calibration if it was made for pictures of another size, with '
+            'the same aspect ratio. Set it to true only if pictures of both sizes show the same '
+            'view.',
         ),
         ParameterSpec(
             'stereo_tolerance',

@@ -281,7 +281,7 @@ DETECTIONS = Part(
         lambda s: s.unconverted and (s.silent_s or s.nothing),
         ERROR,
         'no frame could be converted lately; the conversion of {unconverted} message(s) failed',
-        f"see part 'link' of these diagnostics: {CONVERTIBLE}",
+        CONVERTIBLE,
     ),
     Row(
         lambda s: s.silent_s,

@@ -97,7 +97,7 @@ def test_what_is_no_head_is_refused_with_its_package(kind: str, words: str) -> N
 
 @pytest.mark.parametrize(('option', 'words'), [
     ('part: 2', "key 'head.part' is 2; it must be a number from 0.1 to 1.0"),
-    ('reg_max: 4', "head.reg_max is not for head 'half'; it is for yolov8: leave it out"),
+    ('reg_max: 4', "head.reg_max is not for head 'half'; it is for yolov8: leave the option out"),
 ])  # fmt: skip
 def test_its_own_options_have_rules_as_this_package_s(
     option: str, words: str, tmp_path: Path
