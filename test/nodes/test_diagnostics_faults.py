@@ -314,7 +314,7 @@ def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_
             for name in ('inference', 'overlay', 'recorder'):
                 foreigner.comes_to(f'{name}: link', WARN, said)
             foreigner.comes_to('overlay: overlay', WARN, 'no picture: ', said)
-            none = 'no frame could be converted lately', "see part 'link'"
+            none = 'no frame could be converted lately', 'publish another encoding'
             foreigner.comes_to('inference: detections', ERROR, *none)
             foreigner.encoding, foreigner.pixel_bytes = 'rgb8', 3
             foreigner.comes_to('inference: detections', OK, 'frames per second')
