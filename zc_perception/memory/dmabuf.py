@@ -265,7 +265,7 @@ class DmaBuf:
         """
         Make the device's writes visible to the CPU (DMA_BUF_SYNC_START); do nothing for a memfd.
 
-        The ioctl waits for devices without a time limit, so this method polls the buffer first.
+        The ioctl may wait forever for a device, so this method polls the buffer first.
 
         :raises AcceleratorError: a device still uses the buffer after *timeout_s*.
         """

@@ -379,7 +379,7 @@ def _write_results(folder: Path, summary: dict[str, Any], watcher: Watcher) -> s
     if watcher.picture is not None:
         write_whole(picture_path, cv2.imencode('.png', watcher.picture)[1].tobytes())
         return f'wrote {summary_path} and {picture_path}'
-    late = 'the picture is taken in the second half of the run, and the run ended before that'
+    late = 'the picture is taken after half of the planned time, and the run ended earlier'
     reason = 'no annotated picture came in time' if watcher.picture_wanted else late
     older = f'; the old {_PICTURE} is from an earlier run' if picture_path.exists() else ''
     return f'wrote {summary_path}, no {_PICTURE}: {reason}{older}'

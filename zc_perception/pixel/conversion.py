@@ -388,7 +388,7 @@ class _Aligned:
             self._output = np.empty((height, _COLUMNS, channels), np.uint8)
 
     def run(self, convert: Any, inputs: Sequence[Pixels], out: Pixels) -> None:
-        """Convert *inputs* to *out*; call *convert* once for each of the two groups of columns."""
+        """Convert *inputs* to *out*; call *convert* once, or twice if columns remain."""
         split = self._split
         if not self._rest:
             convert(inputs, out)

@@ -459,7 +459,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
-    """Record what the trace tells about mappings of frames; return those in the measured time."""
+    """Record what the trace tells about mappings; return the mappings in the measured time."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
         findings.unsure('short-lived mappings were not recorded', as_root())

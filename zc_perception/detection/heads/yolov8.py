@@ -169,11 +169,11 @@ class Distances:
 
 class YoloV8(Head):
     """
-    Decode one tensor with all boxes, or the raw tensors of each stride.
+    Decode one tensor with all boxes, or the raw tensors of each level (grid of cells).
 
     The tensor is 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels,
-    scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. A stride's
-    level has its boxes and scores in separate tensors or in one. The tensors may have any order.
+    scores. If both shapes fit, the first is assumed, unless the layout is ``nhwc``. The boxes and
+    scores of a level are in separate tensors or in one. The tensors may have any order.
 
     If the model has masks, keypoints or angles, their numbers follow the scores of each box. A
     level then has three parts: boxes, scores and these numbers.

@@ -306,7 +306,7 @@ class RemoteSlots:
 
     @property
     def out(self) -> int:
-        """The number of FRAMEs without a RELEASE yet; 0 after the connection has ended."""
+        """The number of FRAMEs that wait for their RELEASE; 0 after the connection has ended."""
         return 0 if self._ended else self.admitted - self.released
 
     def count_other(self) -> None:
