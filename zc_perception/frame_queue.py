@@ -123,8 +123,8 @@ class KeepLastQueue(Generic[T]):
         self._refusing = False
         self._gate = gate
         self._shut = False
-        # How many tokens consumers took without getting an entry, because the gate was shut;
-        # reopen() puts as many tokens into _tokens.
+        # How many waiting entries have no token in _tokens: a consumer took the token, but not the
+        # entry, because the gate was shut. reopen() adds these tokens again.
         self._tokens_due = 0
         self.dropped = 0
 

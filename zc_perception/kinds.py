@@ -194,7 +194,8 @@ class Kinds(Generic[T]):
         Import the class of a kind.
 
         :raises ConfigError: the kind is unknown, can't be imported, or is not a class derived from
-            :attr:`base`; for another package's kind, also the error of :attr:`declared`.
+            :attr:`base`; for another package's kind, also if two kinds declare the
+            same parameter differently.
         """
         if name in self.built_in:
             return cast('type[T]', _named(self.built_in[name]))

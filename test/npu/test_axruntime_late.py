@@ -453,7 +453,7 @@ def test_what_names_no_device_is_answered_with_those_there_are(wanted: str) -> N
     message = str(caught.value)
     assert message.startswith(
         f"could not find device '{wanted}', found metis-0:1:0, metis-1:3:0; set "
-        'accelerator_device to one of them'
+        "accelerator_device to a found device's name"
     )
     assert 'an index below 2, or leave accelerator_device empty' in message
 

@@ -595,7 +595,7 @@ def calibration_path(
 
     :param url: ``file:///path``, ``package://package/path`` or a bare absolute path; empty for
         :data:`DEFAULT_URL`.
-    :param camera_name: replaces ``${NAME}``.
+    :param camera_name: replaces ``${NAME}`` in *url*.
     :raises NoPackageError: the package isn't installed.
     :raises ConfigError: the URL has another scheme, an unknown variable, a relative path, or
         ``..`` in a path in a package.
@@ -708,13 +708,14 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
 
 class CameraInfoStore:
     """
-    Holds a camera's calibration and the path of its file, and tells what is wrong with either.
+    Holds a camera's calibration and the path of its file, and tells what is wrong with them.
 
     If the file is missing or can't be used, the camera counts as uncalibrated. It still gives
     frames, and :meth:`replace` can write a good file.
 
     :param url: the URL of the calibration's file, in a form that :func:`calibration_path` accepts.
-    :param camera_name: the camera's name from :func:`camera_name_of`; it replaces ``${NAME}``.
+    :param camera_name: the camera's name from :func:`camera_name_of`; it replaces ``${NAME}`` in
+        *url*.
     :param size: the size of the running camera's pictures, in pixels.
     :param rescale: whether a calibration for another size with the same aspect ratio is scaled.
     :raises ConfigError: the URL is not valid, see :func:`calibration_path`.

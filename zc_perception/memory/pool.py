@@ -93,7 +93,7 @@ class PendingFence(NamedTuple):
 
     A fence may be an object of foreign code. If its ``wait`` raises, it counts as pending.
 
-    :param deadline: second of CLOCK_MONOTONIC.
+    :param deadline: a time of CLOCK_MONOTONIC, in seconds.
     """
 
     fence: Fence
@@ -377,7 +377,7 @@ class Reaper:
 
     def _turn(self, waker: Waker) -> bool:
         """
-        Reap every pool once, then wait; return ``False`` when no pool is left.
+        Reap every pool once, then wait for the pools' fences; return ``False`` if no pool is left.
 
         This is a method of its own, so that no local variable of :meth:`_run` keeps a finished
         pool alive.

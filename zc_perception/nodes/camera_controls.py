@@ -55,7 +55,7 @@ class CameraControls:
     """
     Declares a parameter for each control of a camera; the control gets the parameter's value.
 
-    A camera that is opened again gets the same values.
+    If the camera is opened again, its controls again get the values that the user has set.
     """
 
     def __init__(self, node: Node) -> None:

@@ -534,7 +534,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def max_rate(self) -> float:
-        """Most frames per second that are run; 0: no limit, as parameter ``keep_all`` demands."""
+        """The highest number of frames to run per second; 0, also with ``keep_all``: no limit."""
         return 0.0 if self.parameters['keep_all'] else float(self.parameters['max_rate'])
 
     @property

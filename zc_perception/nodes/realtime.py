@@ -239,7 +239,7 @@ class Realtime:
             self.apply()
 
     def cleanup(self) -> None:
-        """Undo the settings of the whole process; called after the node's threads have ended."""
+        """Undo this node's settings of the process; called after the node's threads have ended."""
         self._on = False
         self._changed = False
         self._refused.clear()

@@ -162,7 +162,7 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """Record what makes results unsure: nodes without frames, ended nodes, lost records."""
+    """Record why the check can't tell: nodes without frames, ended nodes, lost records."""
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
@@ -175,7 +175,7 @@ def _frames(seen: Observation, findings: Findings) -> None:
     if ended:
         findings.unsure(
             f'{", ".join(ended)} ended while it was measured',
-            'look into its log for the reason, start it again, and measure while it runs',
+            'see the log of each ended node, start the node again, and measure while it runs',
         )
     _unread(seen, findings, 'frame log')
     if seen.lost_records:

@@ -487,7 +487,7 @@ class Pipeline(BarePipeline):
         return found
 
     def _answer(self, _pad: int, info: ctypes._Pointer[Any], _data: int) -> int:
-        """Answer CAPS and ALLOCATION queries for the sink; GStreamer's threads call this."""
+        """Answer CAPS and ALLOCATION queries in the sink's place, on GStreamer's threads."""
         query = info[0].data
         kind = Query.from_address(query).type if query else None
         if kind == QUERY_CAPS and self._accepted.address:

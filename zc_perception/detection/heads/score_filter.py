@@ -34,8 +34,8 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.native import compiled
 
 Values = NDArray[Any]
-# Each threshold is reduced by this share of itself, which is more than float32's rounding error,
-# so that a raw threshold never drops a cell that reaches the score.
+# real_threshold() and raw_threshold() lower their bounds by this share. It is more than float32's
+# rounding error, so no value that reaches the score lies below its bound.
 _MARGIN = 2.0**-20
 # This number is also subtracted from each threshold, because near zero float32 has no relative
 # precision.

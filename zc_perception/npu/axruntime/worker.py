@@ -178,7 +178,7 @@ class LoadPlan:
 
     @property
     def late(self) -> int:
-        """How many calls later the runtime returns the result of a call."""
+        """The number of further calls after which the runtime returns a call's result."""
         return LATE_CALLS if self.options.double_buffer else 0
 
     def attempts(self) -> list[tuple[bool, bool]]:
