@@ -251,7 +251,7 @@ class StampClock:
         return offset
 
     def _increase(self, wanted: int, captured: int, arrival: int) -> int:
-        """Return *wanted* or, if later, the last stamp plus half the time between two captures."""
+        """Return *wanted*, at least the last stamp plus half the time since the last capture."""
         pace = 0 if self._last_captured is None else captured - self._last_captured
         # If CLOCK_REALTIME was set forwards between the two captures, the difference of their
         # times is too large. The time between the two arrivals limits it.

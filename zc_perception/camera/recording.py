@@ -312,7 +312,7 @@ class Recorder:
         self._thread.start()
 
     def _begin(self) -> list[str]:
-        """Make the folder, or finish the recording in it; return notices for the user."""
+        """Make the folder, or repair the recording in it; return notices for the user."""
         folder = self._folder
         check_folder(folder)
         self._finished, done = finish_recording(folder)

@@ -184,7 +184,8 @@ class AllocationRequest:
     """
     Asks the allocator, which is the camera, for buffers.
 
-    The allocator chooses one of ``modifiers``. It may add padding, but may not change the rest.
+    The allocator chooses one of ``modifiers``. It may add padding, but must not change
+    the other settings.
 
     :param modifiers: the acceptable modifiers, the best first. INVALID among them means that an
         implicit layout is acceptable; INVALID alone requires it.

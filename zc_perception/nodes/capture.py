@@ -594,7 +594,7 @@ class CaptureNode(PerceptionNode):
         self._end_buffers()
         if self._publisher is not None:
             self._publisher.destroy()
-        # Keep these objects after the stop: diagnostics may still read the links' counters.
+        # A stopped node keeps these objects: its diagnostics may still read the links' counters.
         if not self._stopped:
             self._publisher = self._server = self._offer = None
         if self._stereo is not None:

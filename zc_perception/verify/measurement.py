@@ -531,7 +531,7 @@ class Measurement:
         self._seen.start_ns = time.monotonic_ns()
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
-        # A node's new facts don't count copies that the node makes after it has written them. So
+        # A node's new facts count only copies that the node made before it wrote these facts. So
         # the measured time must end before any node writes new facts.
         end_ns = self._seen.end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)

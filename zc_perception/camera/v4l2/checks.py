@@ -85,7 +85,7 @@ class CameraView:
     A V4L2 driver's answers about a device; they become figures of ``zc_doctor``'s report.
 
     :param role: ``capture``, ``metadata`` or ``other``.
-    :param busy: whether a program has buffers of the device through another open file.
+    :param busy: whether another program has buffers of the device.
     :param imports: whether the driver can import a heap's buffers (``memory: import``); ``None``:
         the driver doesn't report it.
     :param formats: formats, the best first, with their sizes and the rates of each size. If a

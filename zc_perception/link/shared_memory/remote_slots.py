@@ -292,7 +292,7 @@ class RemoteSlots:
         self._ended = False
         self._leaving = False
         self._slots: dict[int, RemoteSlot] = {}
-        # Number of FRAMEs so far; only the receiving thread changes it, so it needs no lock.
+        # How many valid FRAMEs came. Only the receiving thread changes it, so it needs no lock.
         self.admitted = 0
         self._others = self._others_since = 0
         self._abandoned_leases: queue.SimpleQueue[tuple[RemoteLease, bool]] = queue.SimpleQueue()
