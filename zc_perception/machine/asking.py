@@ -111,8 +111,8 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
             return _understood(subject(question), text, process, errors, time_limit_s)
         finally:
             _kill(process.pid)
-            # A process that hangs in the kernel ignores SIGKILL. Leave it, because a wait for it
-            # would hang, too.
+            # A process that hangs in the kernel ignores SIGKILL. So wait only a short time, then
+            # leave the process alone.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_KILLED_S)
             with _lock:

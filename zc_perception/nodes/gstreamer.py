@@ -131,7 +131,7 @@ class GStreamerNode(PerceptionNode):
 
     def _open(self) -> None:
         """
-        Make the pipeline, the topics of its H.264, and the subscription of frames.
+        Make the pipeline, the publishers of its H.264 output, and the subscription to frames.
 
         The subscription asks for formats that the pipeline accepts.
         """

@@ -162,8 +162,8 @@ ExtControls = c_struct(
     controls=ctypes.POINTER(ExtControl),
 )
 EventSubscription = c_struct('u32 type id flags; u32[5] reserved')
-# C's union has more members. Of these, ``src_change`` says what changed at a source change. The
-# other two give the union its size and its alignment.
+# C's union has more members than this one. ``src_change`` says what changed at a source change.
+# ``data`` and ``_align`` give this union the size and the alignment of C's union.
 _EVENT = c_union('u32 src_change; u8[64] data; s64 _align')
 Event = c_struct(
     'u32 type; u u; u32 pending sequence; s64[2] timestamp; u32 id; u32[8] reserved', u=_EVENT

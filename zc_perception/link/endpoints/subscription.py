@@ -773,7 +773,7 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _accept_direct(self, header: Any) -> bool:
-        """Say whether to take an object of another process; links call this for every frame."""
+        """Return whether to take an object from another process; links call this for each object."""
         if self._by_message:
             # The thread that changes back to direct links holds this lock from its check of
             # *ignored* until the change is complete. Without the lock, an object that comes during
