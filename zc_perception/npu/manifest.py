@@ -398,8 +398,8 @@ INPUT = Table(
                 different=True,
             ),
             (
-                'Real values for pixel values 0 and 255. Default: 0 and 1; for dtype uint8 without '
-                'key scale: 0 and 255.'
+                'Real values for pixel values 0 and 255. Default: 0 and 1; for dtype uint8 '
+                'without key scale: 0 and 255.'
             ),
             [0.0, 1.0],
         ),

@@ -773,7 +773,7 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _accept_direct(self, header: Any) -> bool:
-        """Return whether to take an object from another process; links call this for each object."""
+        """Return whether to take an object from another process; links ask for each object."""
         if self._by_message:
             # The thread that changes back to direct links holds this lock from its check of
             # *ignored* until the change is complete. Without the lock, an object that comes during
