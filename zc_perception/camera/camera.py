@@ -52,7 +52,7 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
 UNKNOWN = (0, 0)
-"""The size of a camera's pictures while it isn't known yet, because the camera doesn't stream."""
+"""Stands for a picture size that isn't known, for example before the camera streams."""
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,7 @@ class FrameToJpeg:
 
     def __call__(self, frame: Frame) -> CompressedImage:
         """
-        Return the message for *frame*; it is valid until the next call.
+        Return the message for *frame*; the message is valid until the next call.
 
         :raises FormatError: the frame's format or colorimetry has no conversion.
         """

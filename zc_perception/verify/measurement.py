@@ -352,7 +352,7 @@ _TICK_S = 0.25
 #: maps are read less often than every _LOOK_PERIOD_S.
 _LOOK_SHARE = 0.1
 _LOOK_PERIOD_S = 1.0
-#: The period of reading the frame logs while waiting for the nodes' facts.
+#: Seconds between two reads of the frame logs while waiting for the nodes' settings and counters.
 _FACTS_TICK_S = 0.05
 # How long to wait for a node's new facts: _GRACE_S if the node has finished no frame since the
 # wait began (it may have nothing to write), _PATIENCE_S for any other node (it may be slow).
