@@ -1055,8 +1055,8 @@ class InferenceStatus:
             )
         if now.recovered > earlier.recovered:
             logger.info(
-                f'the device is back and runs frames again; {now.refused_recovering} frame(s) '
-                'were dropped during all losses so far'
+                'the device is back and runs frames again; so far, '
+                f'{now.refused_recovering} frame(s) were dropped while the device was lost'
             )
 
 

@@ -69,7 +69,7 @@ SPACE = Part(
         lambda s: s.refused,
         WARN,
         'no boxes in space: {unfit}',
-        "take depth pictures that are registered to the camera's pictures, in 16UC1 or 32FC1",
+        "use depth pictures with the view of the camera's pictures, in encoding 16UC1 or 32FC1",
         see='see [boxes in space](boxes_in_space.md)',
     ),
     Row(

@@ -600,9 +600,10 @@ class BagSource(FrameSource):
         last = self._last_ns or (stamp_ns, recorded_ns, 0)
         by_stamp, by_record = stamp_ns - last[0], recorded_ns - last[1]
         # If the clock was set while recording, the stamps jump, and the replay would pause for the
-        # length of the jump. For this step, use the times at which the messages were recorded.
-        # Compare single steps only: a simulation runs at its own speed, so over a whole recording
-        # its stamps and the recorder's clock drift far apart.
+        # length of the jump. Then the pause before this message is the difference of the two
+        # messages' times of recording. Compare two successive messages only: a simulation runs at
+        # its own speed, so over a whole recording its stamps and the recorder's clock drift far
+        # apart.
         step = by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record
         if step >= LONGEST_PAUSE_NS and not self._skipped:
             self._pause = (
