@@ -86,7 +86,7 @@ class DocumentKeys:
     """
     The four keys of ``result.json`` that the zero-copy document defines, and ``detail``.
 
-    ``None``: whether the key holds isn't known.
+    ``None``: it isn't known whether the key's invariant holds.
     """
 
     keys: dict[str, bool | None]
@@ -94,7 +94,7 @@ class DocumentKeys:
 
     @property
     def holds(self) -> bool:
-        """Whether all four keys hold, which ``result.json`` calls ``pass_document``."""
+        """Whether all four invariants hold; key ``pass_document`` of ``result.json``."""
         return all(value is True for value in self.keys.values())
 
 

@@ -704,10 +704,11 @@ class BagSource(FrameSource):
 
     def _skip(self, offset_ns: int) -> bool:
         """
-        Leave out messages up to a second before *offset_ns*, or up to a video's key frame before.
+        Skip the messages that were recorded more than a second before *offset_ns*.
 
-        Return ``False`` if these messages can't be found, because stamps and times of recording
-        don't agree, or because there is no key frame. Then the recording must be restarted.
+        In a video, keep the last key frame of these messages and the messages after it.
+        Return ``False`` if the first message to keep can't be found, because stamps and times of
+        recording don't agree, or because there is no key frame. Then restart the recording.
         """
         stamp_ns, recorded_ns, _ = self._last_ns or (0, 0, 0)
         is_video = self._decoder is not None

@@ -408,7 +408,7 @@ class _Kind(NamedTuple):
     How to read frames of one format and size.
 
     :param form: FFmpeg's name of the format, a key of :data:`_FOURCCS`.
-    :param parts: for each plane, the arguments that make its NumPy array.
+    :param parts: for each plane, the arguments for a NumPy array of the plane's samples.
     :param bits: the bits of a frame's samples (9 to 16) if this package narrows them to the 8 bits
         of *form*; 0: they aren't narrowed.
     :param converted: whether FFmpeg has to convert frames to *form* first.

@@ -324,6 +324,6 @@ class NodeParameters(Mapping[str, Any]):
         rest = (
             f'known are {", ".join(known)}'
             if known
-            else f"there are no parameters '{prefix}…' now: see /diagnostics"
+            else f"no parameter begins with '{prefix}' now; /diagnostics may say why"
         )
         return f"parameter '{name}' is unknown; {rest}"
