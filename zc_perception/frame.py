@@ -495,8 +495,8 @@ class Frame:
         """
         End the mapping that :meth:`planes` has opened.
 
-        For each buffer whose arrays are still in use, list ``_live`` gets a weak reference to the
-        array from which they are made.
+        If arrays of a buffer's pixels are still in use, ``_live`` gets a weak reference to the
+        array of the whole buffer, of which these arrays are views.
         """
         for mapping in [each for each in self._mappings if each is not None]:
             with contextlib.suppress(ValueError):  # another thread has ended the mapping

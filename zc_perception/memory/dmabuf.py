@@ -288,7 +288,7 @@ class DmaBuf:
     @contextlib.contextmanager
     def cpu_access(self, access: CpuAccess) -> Iterator[mmap.mmap]:
         """
-        Yield the mapping, between :meth:`begin_cpu_access` and :meth:`end_cpu_access`.
+        Yield the mapping; call :meth:`begin_cpu_access` before, :meth:`end_cpu_access` afterwards.
 
         :raises AllocationError: the exporter refuses mmap, or *access* has WRITE and the buffer is
             read-only.
