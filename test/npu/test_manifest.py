@@ -166,7 +166,7 @@ def test_a_device_s_tensors_are_read(tmp_path: Path) -> None:
         (GOOD, 'input.range', [0, float('inf')], 'two different numbers'),
         (AXL, 'outputs[0].dtype', 'int4', 'one of int8, uint8, int16, int32, float32; did'),
         (AXL, 'outputs[0].shape', [1 << 29, 2, 2], 'the shape of a tensor with at most'),
-        (AXL, 'outputs[0].scale', [1.0, 2.0, 3.0], 'a number, or 2 of them'),
+        (AXL, 'outputs[0].scale', [1.0, 2.0, 3.0], 'a number, or a list of 2 numbers'),
         (AXL, 'outputs[0].padding', [[0, 1]], 'a list of 3 pairs of numbers, one'),
         (AXL, 'outputs[0].padding', [[0, 0], [0, 0], [0, -1]], 'a list with two numbers'),
         (VARIANTS, 'variants[0].engine', 'onnx', 'one that no other variant has'),

@@ -179,7 +179,7 @@ _LAST = (
 
 
 def _declared(kinds: Kinds[Any]) -> list[Check]:
-    """Return the checks that the classes of *kinds* declare; ConfigError: they are no checks."""
+    """Return the checks of the classes of *kinds*; ConfigError: a class declares anything else."""
     found: list[Check] = []
     for name, kind in kinds.declared.classes.items():
         checks: object = kind.CHECKS

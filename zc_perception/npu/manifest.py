@@ -981,7 +981,7 @@ def _tensor(values: Values, place: Place) -> TensorSpec:
     scale, padding = values.get('scale', 1.0), values.get('padding', [])
     scales = scale if isinstance(scale, list) else [scale]
     if shape and len(scales) not in (1, shape[-1]):
-        raise place.at('scale').refuse(scale, f'a number, or {shape[-1]} of them')
+        raise place.at('scale').refuse(scale, f'a number, or a list of {shape[-1]} numbers')
     if padding and len(padding) != len(shape):
         raise place.at('padding').refuse(
             padding, f'a list of {len(shape)} pairs of numbers, one pair for each axis of shape'

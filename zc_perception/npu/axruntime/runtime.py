@@ -187,7 +187,7 @@ class Session(ABC):
     The use of one device through the runtime's C or Python interface.
 
     The session owns a context of the runtime and the open model. A derived class makes the
-    context, calls this constructor, and implements each step for its interface.
+    context, calls this constructor, and implements the abstract methods for its interface.
 
     :param wanted: the device, see :func:`choose_device`.
     :ivar runtime: the name of the Python package, or the path of the C library.
