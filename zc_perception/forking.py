@@ -36,8 +36,9 @@ class Turn(IntEnum):
     """
     The order in which a forked child drops its copies of the parent's objects.
 
-    Leases come first, then the pools, which count leases. Objects with a thread follow, then the
-    links, whose normal end releases leases. The logs of frames come last.
+    Leases come first, then the pools, which count the leases. Objects with a thread follow.
+    The links come after the pools: closing a link may release leases, and the pools ignore this by
+    then. The logs of frames come last.
     """
 
     FRAMES = 0

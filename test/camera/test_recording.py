@@ -430,11 +430,11 @@ def test_a_file_that_is_empty_or_whose_footer_is_wrong_is_no_hindrance(
     (tmp_path / 'a' / 'a_1.mcap').write_bytes(content)
     with to(tmp_path / 'a') as recorder:
         (said,) = [said for said in recorder.notices if "a_1.mcap' can't be read: " in said]
-        assert said.endswith('it is left out')
+        assert said.endswith('this file is left out')
         put(recorder, pool, 1)
     camera = replay(tmp_path / 'a')
     (notice,) = camera.notices()
-    assert "a_1.mcap' can't be read: " in notice and notice.endswith('it is left out')
+    assert "a_1.mcap' can't be read: " in notice and notice.endswith('this file is left out')
     assert len(played(camera)) == 2
     assert len(by_rosbags(tmp_path / 'a')) == 3
     assert (tmp_path / 'a' / 'a_1.mcap').read_bytes() == content

@@ -603,7 +603,7 @@ def read_parts(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
         try:
             parts.append((path.name, read_contents(path)))
         except RecordingError as error:
-            bad.append(f'{error}; it is left out')
+            bad.append(f'{error}; this file is left out')
     return parts, bad
 
 

@@ -676,10 +676,10 @@ class BufferPool:
         """
         Give back a slot that was acquired but not published; do nothing if the pool was closed.
 
-        :param generation: the slot's generation since :meth:`acquire`. If the slot was acquired
-            again since then, the call fails. ``None``: not checked.
-        :raises StaleFrameError: the slot isn't being filled, has another generation, or is another
-            pool's.
+        :param generation: the generation that :meth:`acquire` gave the slot. If the slot was
+            acquired again afterwards, the call fails. ``None``: not checked.
+        :raises StaleFrameError: the slot isn't being filled, has another generation, or belongs to
+            another pool.
         """
         if self._forked:
             return
@@ -708,8 +708,8 @@ class BufferPool:
 
         :returns: the lease; ``None``, and the pool counts a refusal, if *holder* already has all
             leases of its quota: the frames that it may hold plus those that may wait for it.
-        :raises StaleFrameError: this generation isn't in use any more, the slot is another pool's,
-            or this process is a forked child.
+        :raises StaleFrameError: this generation isn't in use any more, the slot belongs to another
+            pool, or this process is a forked child.
         """
         if self._forked:
             raise self._not_ours()
@@ -789,7 +789,8 @@ class BufferPool:
         :meth:`again` makes one more call of this method necessary before the lease ends.
 
         :param fence: the pool owns it from this call on, even if the call raises.
-        :raises StaleFrameError: the lease was released or revoked before, or is another pool's.
+        :raises StaleFrameError: the lease was released or revoked before, or belongs to another
+            pool.
         """
         if self._forked:
             return
@@ -1138,7 +1139,7 @@ class BufferPool:
 
     def _not_good(self, lease: Lease, fence: Fence | None) -> StaleFrameError:
         """
-        Return the error for a lease that has ended or is another pool's.
+        Return the error for a lease that has ended or belongs to another pool.
 
         The caller holds the lock. Close *fence*, unless the pool got it with an earlier release.
         """

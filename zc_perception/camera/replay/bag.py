@@ -596,7 +596,7 @@ class BagSource(FrameSource):
             self._decode()
         if self._last_ns is None:
             self._first_ns = recorded_ns
-        # Of the last message: the stamp, the time of recording, and Moment.time_ns.
+        # The previous message's stamp, its time of recording, and its Moment.time_ns.
         last = self._last_ns or (stamp_ns, recorded_ns, 0)
         by_stamp, by_record = stamp_ns - last[0], recorded_ns - last[1]
         # If the clock was set while recording, the stamps jump, and the replay would pause for the

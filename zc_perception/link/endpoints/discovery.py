@@ -74,7 +74,7 @@ class PublisherCount:
 
     :param adapted: number of adapted publishers, with any QoS.
     :param matching: number of adapted publishers whose QoS matches the subscription's QoS. The
-        graph doesn't show which publisher sent which announcement on ``TOPIC/_zc``.
+        graph doesn't show which announcements on ``TOPIC/_zc`` these publishers sent.
     :param plain: names of the nodes whose publishers are not adapted and whose QoS matches.
     :param mismatch: why no publisher's QoS matches; empty if the QoS of one matches, or if there
         is no publisher.

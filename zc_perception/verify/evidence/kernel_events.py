@@ -445,7 +445,8 @@ _NEEDED = (ATTACH, DETACH, MMAP)
 _INITIAL_PID_NAMESPACE = 'pid:[4026531836]'
 _BUFFER_KB = 4096
 _NEWER = (
-    'use a kernel from 6.5 on with BTF (CONFIG_DEBUG_INFO_BTF) and FPROBE_EVENTS or KPROBE_EVENTS'
+    'use kernel 6.5 or newer that has BTF (CONFIG_DEBUG_INFO_BTF), and FPROBE_EVENTS or '
+    'KPROBE_EVENTS'
 )
 
 
