@@ -605,12 +605,14 @@ class Measurement:
         """
         Wait until *enough* nodes have rewritten their facts, at most five seconds.
 
-        A signal doesn't shorten the wait, because the jobs in flight must still be recorded.
+        A signal that ends the measurement doesn't shorten this wait, because the jobs in flight
+        must still be recorded.
 
         :param enough: ``any`` or ``all``: how many nodes must have rewritten their facts.
         :param before_ns: a time at which no node had written new facts yet.
         :param past_ns: also wait until all frames submitted before this time are done; 0: don't.
-        :returns: the last time at which too few nodes had new facts.
+        :returns: the time of the last check that found too few nodes with new facts; *before_ns*:
+            no check found too few.
         """
         began = time.monotonic()
         while (waited := time.monotonic() - began) < _PATIENCE_S:

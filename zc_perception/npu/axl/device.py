@@ -73,7 +73,7 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         "don't suit the device; see check metis.ioctls of zc_doctor"
     ),
     (errno.EACCES,): (
-        'the buffer is read-only for this process; import frames TO_DEVICE, and '
+        'the buffer is read-only for this process; import frames with direction TO_DEVICE, and '
         'allocate writable buffers for results'
     ),
     (errno.EPERM,): (
