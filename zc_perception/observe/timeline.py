@@ -592,7 +592,7 @@ class _Kernel:
         return self._trace.track(self._pid, name)
 
     def submitted(self, event: KernelEvent) -> JoinedFrame | None:
-        """Return a submit event's frame, and store it for other events of the job's fence."""
+        """Return a submit event's frame; also store the frame under the fence of its job."""
         fence = _fence_of(event)
         return self._finder.of_job(event.number('handle'), fence[1], fence, event.time_ns)
 

@@ -739,8 +739,8 @@ class ImportFollowing:
         """
         Return the buffers that were attached to the node's card when the measured time began.
 
-        Each node that uses a buffer with this card makes its own attachment. A buffer that has
-        fewer attachments than such nodes is left out.
+        Each node that uses a buffer with this card makes its own attachment. If fewer attachments
+        of a buffer were found than nodes that use it with this card, the buffer is left out.
         """
         device = str(node.after['pci_address'])
         users = [

@@ -168,8 +168,9 @@ class PublisherGraph:
                 plain.append((name, mismatch))
                 strange.add(name)
         # For each remaining announcer, no writer of a node with the same name was found. The graph
-        # learns a node's name a little later than the node's endpoints. So assign a plain writer
-        # to the announcer if the name of the writer's or the announcer's node isn't known yet.
+        # learns a node's name a little later than the node's endpoints. So if the name of the
+        # announcer's or of a plain writer's node isn't known yet, assume that both belong to one
+        # node.
         for name in list(announcers.elements()):
             late = next((each for each in plain if UNNAMED in each[0] or UNNAMED in name), None)
             if late is not None:

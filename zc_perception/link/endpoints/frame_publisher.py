@@ -564,7 +564,7 @@ class FramePublisher:
         yours; you may close it after the call. The buffer need not be among the publisher's *fds*,
         but must have the same layout. Do not write to the buffer until *released* is called. Once
         a memfd was sent to another process, it is sealed: the kernel makes no new writable mapping
-        of it. So map it before its first frame.
+        of it. So map the memfd before you publish it for the first time.
 
         :param fd: descriptor of the buffer.
         :param stamp: time of exposure, see :class:`LoanedFrame`; by default the time of the call.
