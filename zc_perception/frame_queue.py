@@ -388,7 +388,7 @@ class KeepLastQueue(Generic[T]):
                 pass
 
     def refuse(self) -> None:
-        """Release queued and later objects until :meth:`accept`; the sources stay attached."""
+        """Release all queued objects, and each new one until :meth:`accept`; keep the sources."""
         with self._lock:
             self._refusing = True
         while (entry := self._pop(owing=True, force=True)) is not None:

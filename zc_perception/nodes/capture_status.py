@@ -245,7 +245,7 @@ class CaptureInterval:
 
 
 class CaptureCounters:
-    """Sums up a camera's counters each time that it is opened again; returns recent changes."""
+    """Sums up a camera's counters over all its openings; returns the sums' recent changes."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.openings = 0
