@@ -198,7 +198,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 
 
 def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
-    """Return the colorimetry in the caps; values missing there are GStreamer's defaults."""
+    """Return the colorimetry in the caps; GStreamer's defaults replace missing values."""
     if pixel_format(fourcc).is_yuv:
         matrix = Matrix.BT601 if height <= _SD_LINES else Matrix.BT709
         default, wanted = Colorimetry(matrix, Range.LIMITED), 'bt709'

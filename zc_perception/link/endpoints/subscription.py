@@ -588,8 +588,8 @@ class AdaptedSubscription(Generic[T]):
             )
         announced = self._announcements.known(own_ids)
         # If the QoS of some publishers of this package doesn't match, we can't know which
-        # announcements are theirs. So connect to none, and read messages: for these the middleware
-        # itself compares the QoS.
+        # announcements they sent. So connect to no publisher, and read messages: the middleware
+        # sends messages only if the QoS matches.
         all_match = count.matching == count.adapted
         reachable = (
             [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
