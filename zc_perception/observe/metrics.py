@@ -246,8 +246,8 @@ class Silence:
         """
         Learn how long pauses usually are, from a pause that has ended.
 
-        A single unusually long pause is an outage, from which nothing is learnt. Two in a row are
-        a slower rate of events.
+        Learn nothing from a single unusually long pause, because it is an outage. Two such pauses
+        in a row mean that the events have become rarer.
         """
         patience = self._patience()
         before, self._unusual = self._unusual, pause if pause >= patience else None

@@ -731,8 +731,8 @@ class Nv12Writer:
         alpha = picture.shape[2:] == (4,)
         shapes = self._shapes | {'picture': (*self._shapes['luma'], 4 if alpha else 3)}
         for (name, shape), array in zip(shapes.items(), (picture, luma, chroma), strict=True):
-            # For a destination of the wrong shape, OpenCV returns a new array, and the planes
-            # would keep the previous picture.
+            # If *luma* or *chroma* has the wrong shape, OpenCV writes into a new array instead. So
+            # *luma* or *chroma* would keep the previous picture.
             if array.shape != shape or array.dtype != np.uint8:
                 raise LayoutError(
                     f'{name} is {array.dtype} {array.shape}; this writer needs uint8 {shape}'
@@ -792,8 +792,8 @@ class ToNv12:
         for name, target, shape in zip(
             ('luma', 'chroma'), (luma, chroma), self._shapes, strict=True
         ):
-            # For a destination of the wrong shape, OpenCV returns a new array, and the planes
-            # would keep the previous picture.
+            # If *luma* or *chroma* has the wrong shape, OpenCV writes into a new array instead. So
+            # *luma* or *chroma* would keep the previous picture.
             if target.shape != shape or target.dtype != np.uint8 or not target.flags.writeable:
                 kind = target.dtype if target.flags.writeable else 'read-only'
                 raise LayoutError(
