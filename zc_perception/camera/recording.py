@@ -658,7 +658,7 @@ class BlackBox:
     that nobody sets, such as CLOCK_MONOTONIC: if the clock stepped, messages would become too old
     at a wrong time.
 
-    :param seconds: the messages of how many last seconds are kept.
+    :param seconds: how long a message is kept; longer if a video needs it to be decoded.
     :param most_bytes: limit of the memory for messages that aren't latched; the oldest are
         dropped.
     """

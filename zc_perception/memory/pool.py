@@ -1227,9 +1227,9 @@ class BufferPool:
         """
         Promise *holder* slots, as many as possible of those that it wants.
 
-        If too few slots are left for *number*, grant a smaller number, and leave two slots for
-        later holders where possible. For *depth*, always leave two slots where possible, because
-        waiting frames are needed less than frames in use.
+        Grant the whole *number* if so many slots are left. Otherwise grant fewer, to leave two
+        slots for later holders; but grant at least two if two are left. Grant *depth* only as far
+        as two slots are left then, because waiting frames are needed less than frames in use.
 
         :param number: how many frames the holder wants to hold at a time; at least 1 is granted.
         :param depth: how many frames shall wait for it; at least 1 is granted.

@@ -263,11 +263,7 @@ that undoes it. If the import of a later slot fails,
 
 
 def violations(constraints: BufferConstraints, settings: BufferSettings) -> list[str]:
-    """
-    Return a message for each of *constraints* that buffers with *settings* violate.
-
-    The buffers are new, or existed before the consumer that has these constraints.
-    """
+    """Return a message for each of *constraints* that buffers with *settings* violate."""
     layout, found = settings.layout, []
     if not constraints.accepts_format(settings.format):
         offered = (

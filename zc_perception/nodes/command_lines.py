@@ -178,7 +178,11 @@ _NAMESPACE = re.compile(f'{_PART}(/{_PART})*')
 
 
 def check_namespace(name: str, where: str) -> None:
-    """Raise ConfigError, beginning with *where*, if *name* can't be a relative namespace."""
+    """
+    Raise ConfigError if *name* can't be a relative namespace.
+
+    The error's text begins with *where*.
+    """
     if not _NAMESPACE.fullmatch(name):
         allowed = "letters, digits and underscores, no digit first, with one '/' between two parts"
         raise ConfigError(

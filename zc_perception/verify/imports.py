@@ -246,7 +246,7 @@ class FencePlaces:
 
 
 def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEvent]) -> set[str]:
-    """Return the names of the drivers of these fences, each a pair (context, seqno)."""
+    """Return the names of the drivers of fences; *contexts* has each fence's (context, seqno)."""
     return {
         event.fields.get('driver', '')
         for event in events

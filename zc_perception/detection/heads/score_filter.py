@@ -146,7 +146,7 @@ _OVERFLOW = (
 
 
 def not_finite(boxes: NDArray[np.float32]) -> str:
-    """Explain that most boxes (4, n) are useless, as a number isn't finite; else empty text."""
+    """Explain that most boxes (4, n) have numbers that aren't finite; empty text if they don't."""
     wrong = ~np.isfinite(boxes).all(axis=0)
     return _OVERFLOW.format('boxes') if np.count_nonzero(wrong) * 2 > wrong.size else ''
 
@@ -405,7 +405,7 @@ class CellMajorFilter:
         return _settle(best, cells, classes, score, self._sigmoid)
 
     def _of_all(self, rows: Values, score: float) -> Found:
-        """Find the best class of every cell; with many hits, quicker than to read each hit."""
+        """Find each cell's best class. This is quicker than to read each hit if there are many."""
         numbers = (
             rows if self._tensor.quantised else np.where(np.abs(rows) < np.inf, rows, -np.inf)
         )

@@ -347,7 +347,7 @@ class CameraSubscription(FrameSubscription):
                 f"'{self.topic}': frames come, but no camera_info with their stamps comes on "
                 f"'{self.info_topic}'"
                 f'{", where nothing came so far" if self._newest is None else ""}: if the '
-                'camera publishes its camera_info on another topic, remap this topic to that one',
+                'camera publishes its camera_info elsewhere, remap the topic above to that topic',
                 'alone',
             )
 
