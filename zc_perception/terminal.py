@@ -135,7 +135,7 @@ class Interruption:
         self.cut_short = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: raise its exception in a block of :meth:`allowed`, else store it."""
+        """Raise the signal's exception in a block of :meth:`allowed`; else store the signal."""
         self.came = self.came or number
         self._look()
 

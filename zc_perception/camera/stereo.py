@@ -452,7 +452,7 @@ class SideCamera(Camera):
         pool = self.inner.pool
         if pool is not None:
             # Reserve slots for waiting frames, so that these slots aren't promised to consumers.
-            # No lease has the name 'stereo'; only this quota uses the name.
+            # No consumer has the name 'stereo', so nobody uses up this quota.
             pool.set_quota('stereo', self._sides.depth)
 
     def capture(self) -> Frame | None:

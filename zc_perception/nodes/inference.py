@@ -573,7 +573,7 @@ class InferenceNode(PerceptionNode):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """Raise ConfigError for a model, classes or tiles that can't work; open no device."""
+        """Raise ConfigError as :func:`check_classes` does; open no device."""
         check_classes(values)
 
     def _check_parameter(self, name: str, value: Any) -> None:

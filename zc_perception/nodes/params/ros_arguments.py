@@ -185,7 +185,7 @@ class CommandLine:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Split a ``-p`` argument: return the node's name (as '/NAME'; '': none) and the key."""
+    """Return the node's name of a ``-p`` argument, as '/NAME' or '' for none, and the key."""
     name, _, key = text.partition(':=')[0].rpartition(':')
     return (f'/{name.strip("/")}' if name else ''), key
 

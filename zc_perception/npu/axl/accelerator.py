@@ -98,7 +98,7 @@ class ImportsInUse:
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
-        """Note that a job has ended; if no other job reads the import, do a delayed release."""
+        """Note a job's end; after the import's last job, release the import if that is due."""
         self._jobs[handle] -= 1
         if self._jobs[handle] <= 0:
             del self._jobs[handle]

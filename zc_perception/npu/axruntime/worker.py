@@ -412,7 +412,7 @@ class AxRuntimeWorker:
             slot.close()
 
     def silent_s(self) -> float:
-        """Return the seconds that the runtime's current call has lasted; 0 between calls."""
+        """Return for how many seconds a call into the runtime has lasted by now; 0: no call."""
         began = self._call_began_ns
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 
