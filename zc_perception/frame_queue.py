@@ -117,8 +117,8 @@ class KeepLastQueue(Generic[T]):
         # is cheaper; else epoll.poll.
         self._wait: Callable[[select.epoll, float], object] = select.epoll.poll
         self._epoll: select.epoll | None = None
-        #: Whether close() was called; the descriptor is then always readable. Other classes must
-        #: not set this.
+        #: Whether close() was called; the descriptor of fileno() is then always readable. Other
+        #: classes must not set this.
         self.closed = False
         self._refusing = False
         self._gate = gate

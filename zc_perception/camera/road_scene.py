@@ -76,7 +76,7 @@ class Shape:
 
     def add(self, points: Points, colour: Colour, sway: Points | None = None) -> None:
         """
-        Append a polygon in unit coordinates (see the module).
+        Append a polygon in unit coordinates (see this module's docstring).
 
         ``sway`` has an offset for each vertex; :meth:`polygons` multiplies the offset by ``swing``
         and adds the result to the vertex. ``None``: the polygon does not move.

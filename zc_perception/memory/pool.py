@@ -236,7 +236,7 @@ class PoolStatistics:
     :param slots: the number of slots, including slots that are being replaced.
     :param states: the number of slots in each state.
     :param holders: for each holder, the number of its leases.
-    :param exhausted: frames that found no free slot.
+    :param exhausted: frames for which no slot was free.
     :param refused_by_quota: for each holder, how many leases it was refused since its quota began.
     :param abandoned: leases that their owners did not release.
     :param retired: slots given up because a fence stayed pending, or :meth:`BufferPool.revoke`

@@ -213,7 +213,7 @@ NEGOTIATION = Part(
         'waits for the camera',
         "part 'camera' says what the camera waits for",
     ),
-    Row(lambda s: not s.settled, OK, 'nothing to agree on: the node is {state}'),
+    Row(lambda s: not s.settled, OK, 'no buffers are agreed on: the node is {state}'),
     Row(
         lambda s: s.lost,
         WARN,

@@ -824,7 +824,7 @@ class ImportFollowing:
             (
                 self.elsewhere,
                 f'{self.elsewhere} frames were submitted, but the fences of their jobs are in '
-                'other buffers: the device read those buffers',
+                'other buffers, which the device read in place of the frames',
                 not_imported,
             ),
             (

@@ -440,7 +440,7 @@ class Descendants:
 
 
 _POLL_S = 0.25
-#: The number of frames that each inference node of a command must process before measuring.
+#: Measuring begins only after each inference node of a command has processed this many frames.
 _FLOWING = 5
 #: A command's nodes count as complete when no node has started for this many seconds, because the
 #: nodes of a launch file don't start all at once.

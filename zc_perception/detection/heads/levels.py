@@ -391,7 +391,7 @@ class Grids:
 
 @lru_cache(maxsize=16)
 def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
-    """Return the grids of an input; raise ConfigError if a stride doesn't divide its size."""
+    """Return an input's grids; raise ConfigError if a stride doesn't divide the input's size."""
     width, height = input_size
     for stride in strides:
         if width % stride or height % stride:

@@ -55,7 +55,7 @@ EXTRAS = {'masks': MASKS, 'keypoints': KEYPOINTS, 'oriented': ORIENTED}
 
 
 def more_numbers(count: int) -> str:
-    """Return a hint for an error message: what *count* further numbers in each row may be."""
+    """Return a hint for an error message: what the *count* extra numbers in each row may be."""
     if count <= 0:
         return ''
     if count == 1:

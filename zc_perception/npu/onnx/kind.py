@@ -60,7 +60,7 @@ OPENCV_HOG = EngineRules('opencv_hog', needs_file=False)
 
 def parse_providers(entries: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
     """
-    Return the provider's name and options of each entry of parameter ``providers``.
+    Return for each entry of parameter ``providers`` the provider's name and its options.
 
     :raises ConfigError: an entry can't be parsed.
     """

@@ -270,7 +270,7 @@ def remove(tracing: Path, name: str) -> list[Unreadable]:
         except OSError as error:
             left.append(
                 unreadable_file(
-                    tracing / 'dynamic_events', error, '', f'probe {probe}, which is not removed'
+                    tracing / 'dynamic_events', error, '', f'probe {probe}, which still exists'
                 )
             )
     return left
@@ -286,7 +286,7 @@ def _removed(path: Path) -> list[Unreadable]:
                 return (
                     [
                         unreadable_file(
-                            path, error, '', f'trace instance {path.name}, which is not removed'
+                            path, error, '', f'trace instance {path.name}, which still exists'
                         )
                     ]
                     if os.path.isdir(path)
