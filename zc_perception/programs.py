@@ -206,7 +206,7 @@ class NodeOptionParser(OptionParser):
         )
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments *words*, ignore ROS arguments; raise ConfigError for a wrong one."""
+        """Parse *words* without their ROS arguments; raise ConfigError for a wrong argument."""
         options, leftover = self.parse_known_args(without_ros_args(words))
         if leftover:
             raise ConfigError(

@@ -360,7 +360,7 @@ class CameraSupervisor:
             self._end(camera.close)
 
     def _end(self, step: Callable[[], None]) -> None:
-        """Stop or close a camera; report an error, but don't raise it: the rest must end, too."""
+        """Stop or close a camera; print its error, don't raise it, so that the caller goes on."""
         try:
             step()
         except (Exception, SystemExit) as error:  # a camera of another package may raise anything

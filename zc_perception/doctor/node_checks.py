@@ -277,7 +277,7 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
         elif outside := _roi_outside(need, beside(needs, camera)):
             yield told(Status.FAIL, outside, node)
         elif need.problem:
-            yield skip(f'buffers are negotiated when the camera streams: {need.problem}', node)
+            yield skip(f'the planned buffers are not known: {need.problem}', node)
         else:
             yield ok(f'{need.agreed or f"{need.slots} slots"}, in {need.memory}', node)
 

@@ -28,7 +28,7 @@ from zc_perception.npu.accelerator import Accelerator
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 5.0
-# The device counts as hanging after this many late results in a row.
+# The device counts as hanging after this many timeouts without a result between them.
 HANG_TIMEOUTS = 3
 Reopen = Callable[[], Accelerator]
 

@@ -426,7 +426,7 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """Record ways to copy that aren't watched: other nodes, udmabuf's memfds, pipes, io_urings."""
+    """Record that other nodes, or users of memfds, pipes or io_urings, may copy frames unseen."""
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames that {node} got' for node, count in unseen.items())
