@@ -725,8 +725,8 @@ class Frame:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            f"frame {self.data.sequence} can't be copied or pickled, it is one lease: call "
-            'frame.keep() for another lease, or frame.copy() for the pixels'
+            f"frame {self.data.sequence} can't be copied or pickled, because it has one lease: "
+            'call frame.keep() for another lease, or frame.copy() for the pixels'
         )
 
     def __repr__(self) -> str:

@@ -321,7 +321,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
                 'import from this exporter, name it with --known-exporter'
             )
             findings.breaks(
-                f"exporter '{name}' is not a known one ({', '.join(sorted(known))})", step
+                f"exporter '{name}' is unknown; known are {', '.join(sorted(known))}", step
             )
     counts = Counter(exporters.values())
     figures = {

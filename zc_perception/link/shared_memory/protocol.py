@@ -218,8 +218,9 @@ class Requirements:
                 raise ConfigError(
                     f"options '{self.options}': {name} is no option of a HELLO; leave it out"
                 )
-        # Limit the alignments, because BufferConstraints accepts at most MAX_ALIGNMENT. No real
-        # layout is aligned to that many bytes, so the result of a check stays the same.
+        # Limit the alignments, because BufferConstraints accepts at most MAX_ALIGNMENT. A
+        # stride or offset that violates a larger alignment violates the limited one, too: apart
+        # from offset 0, no real stride or offset is a multiple of MAX_ALIGNMENT.
         found = replace(
             options,
             formats=self.formats or None,
