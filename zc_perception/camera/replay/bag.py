@@ -837,7 +837,7 @@ def _incomplete_notice(path: Path) -> str:
     if path.is_dir():
         parts, found = read_parts(path)
         if any(contents.library != LIBRARY for _, contents in parts):
-            # Another program recorded this folder. Its metadata.yaml names the files to play.
+            # Another program recorded this folder; metadata.yaml tells which files are played.
             return ''
         cut = [path / name for name, contents in parts if not contents.finished]
     else:

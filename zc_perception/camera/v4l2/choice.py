@@ -404,7 +404,7 @@ class FrameMemory(ABC):
         """
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
-        """Make buffers for *count* frames, or as many as the driver allows; return the number."""
+        """Make buffers for *count* frames or as many as the driver allows; return how many."""
         made, _ = self._device.request_buffers(min(count, MOST_BUFFERS), self.memory)
         self._make(min(made, MOST_BUFFERS), driver)
         return len(self._made)

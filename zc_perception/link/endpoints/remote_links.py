@@ -419,7 +419,7 @@ class SharedMemoryLinks:
         ]
 
     def _point(self, publisher_id: str, announcement: Announcement) -> None:
-        """Make a publisher's link, or pass a changed announcement to this link; needs the lock."""
+        """Make a publisher's link, or tell its old link a new announcement; with the lock held."""
         link = self._links.get(publisher_id)
         if link is None:
             self._links[publisher_id] = self._start(announcement)

@@ -186,7 +186,7 @@ class NodeParameters(Mapping[str, Any]):
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
         """
-        Return the parameters of a request with converted values, and the errors.
+        Convert the values of a request; return its parameters with these values, and the errors.
 
         The request must be carried out with the converted values, because ROS refuses an integer
         for a parameter of type double.
