@@ -272,7 +272,7 @@ def udev_line(name: str) -> str:
 
 
 def rights_advice(line: str, node: str) -> str:
-    """Return advice for a user who may not open device file *node*; udev rule *line* allows it."""
+    """Return advice for a user without access to device *node*; udev rule *line* gives access."""
     return (
         f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ '
         f'(or write this line to a file there: {line}), then udevadm control --reload && udevadm '

@@ -172,7 +172,7 @@ class CameraControls:
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """Set a control's parameter to the value in force, unless the parameter is read-only."""
+        """Set a control's parameter to the camera's value; a read-only parameter isn't changed."""
         if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
             return
         with self._tell():
@@ -187,11 +187,11 @@ class CameraControls:
             self._telling.on = False
 
     def values(self) -> Mapping[str, Any]:
-        """Return a dict from each control's name to its value in force."""
+        """Return a dict from each control's name to the camera's value."""
         return dict(self._in_force)
 
     def status(self) -> Status:
-        """Report the values in force, and the wanted values that the opened camera refused."""
+        """Report the camera's values, and the wanted values that the opened camera refused."""
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
         return CONTROLS.status(
