@@ -331,7 +331,7 @@ class ImageToFrame:
         return self._pool.statistics().holders.get(self._holder, 0) >= most
 
     def made(self, frame: Frame) -> bool:
-        """Say whether *frame* is from the current pool, so that its release frees a slot there."""
+        """Say whether the release of *frame* frees a slot of the current pool."""
         return frame.pool is self._pool
 
     def _pool_for(self, width: int, height: int) -> BufferPool:

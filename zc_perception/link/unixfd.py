@@ -272,7 +272,7 @@ class UnixfdStatistics:
 
 @dataclass(frozen=True, eq=False)
 class _Stream:
-    """Caps, planes and other values for the commands of all frames with the same layout."""
+    """Caps, planes and other values that are the same for all frames of one layout."""
 
     layout: ImageLayout
     kind: BufferKind

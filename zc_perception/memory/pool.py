@@ -1567,7 +1567,7 @@ class HeldBuffers:
             return True
 
     def free(self, slot: Slot) -> None:
-        """Give back the buffers of the slot's oldest use; call it once for each use's end."""
+        """Give back the buffers of the slot's oldest use. Call this when a use has ended."""
         with self._lock:
             uses = self._held.get(slot.buffer_uid)
             held = uses.pop(0) if uses else []

@@ -693,7 +693,7 @@ class CaptureNode(PerceptionNode):
             return Renewal.NONE
         self._paused_ns = time.monotonic_ns()
         in_place = camera.reallocates and offer.would_suit(camera.constraints())
-        self.get_logger().info(f'new buffers are negotiated; waiting consumers: {offer.renew()}')
+        self.get_logger().info(f'negotiating new buffers; waiting consumers: {offer.renew()}')
         return Renewal.REALLOCATE if in_place else Renewal.REOPEN
 
     def _open_camera(self, identity: str) -> Camera:

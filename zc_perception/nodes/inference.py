@@ -904,7 +904,7 @@ class InferenceStatus:
         ]
 
     def _since_result(self, statistics: SchedulerStatistics, *counters: str) -> int:
-        """Return by how much *counters* grew, all together, since the last result or the start."""
+        """Return by how much the sum of *counters* grew since the last result or activation."""
         return sum(getattr(statistics, name) - getattr(self._at_result, name) for name in counters)
 
     def _accelerator_status(

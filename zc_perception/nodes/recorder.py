@@ -367,7 +367,8 @@ class RecorderNode(PerceptionNode):
         self._trigger: TriggerService | None = None
         self._subscription: AdaptedSubscription[Frame] | None = None
         self._taken = self._missing = 0
-        # The last frame's number, and the links by which it came: other links may count anew.
+        # The last frame's number, and the rung (a Choice) by which this frame came. With another
+        # Choice, the frames' numbers may begin anew.
         self._last: tuple[int, Any] | None = None
         self._first_s: float | None = None
         self._finished = False

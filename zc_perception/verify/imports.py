@@ -352,7 +352,7 @@ class ImportTable:
         self.last: Import | None = None
         self._last_tid = 0
         self._of_handle: dict[int, list[Import]] = {}
-        # By thread id: an import's handle, and the import; the thread may still add buffers to it.
+        # For each thread id: a handle, and the import to which the thread may still add buffers.
         self._growing: dict[int, tuple[int, Import]] = {}
         self._alive: set[Import] = set()
         self._used: set[frozenset[int]] = set()

@@ -286,7 +286,7 @@ class GStreamer:
             self.g_error_free(error)
 
     def has_property(self, element: int, name: str) -> bool:
-        """Return whether an element has a property; property names differ between releases."""
+        """Return whether an element has a property; its name may depend on GStreamer's version."""
         return bool(
             self.g_object_class_find_property(c_void_p.from_address(element).value, name.encode())
         )

@@ -856,7 +856,7 @@ class V4l2Camera(V4l2):
         return Header(stamp_ns, self._frame_id), filled.stamp_ns if hardware else now
 
     def _next_decoded(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
-        """Return the next decoded frame; ``None``: no frame was decoded in time."""
+        """Return the next decoded frame; ``None``: the wait ended and no frame is decoded."""
         # The decoder also wakes this thread by the eventfd. Clear the eventfd before looking for
         # frames, so that no frame is missed.
         with contextlib.suppress(BlockingIOError):

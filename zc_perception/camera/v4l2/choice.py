@@ -424,7 +424,7 @@ class FrameMemory(ABC):
     @abstractmethod
     def begin_trial(self) -> None:
         """
-        Queue the buffers of slot 0, and of other slots if this is simpler.
+        Make sure that the buffers of slot 0 are queued; other slots may be queued, too.
 
         The caller then queries where the data begins in these buffers, and takes them back from
         the driver.
@@ -543,7 +543,7 @@ class ImportedMemory(FrameMemory):
         self._heaps.choose(heap)
 
     def _try_all(self, driver: DriverFormat) -> None:
-        """Keep the heaps whose buffers the driver imports; note why better heaps fail."""
+        """Remove the heaps whose buffers the driver refuses, and choose the first other heap."""
         good: list[str] = []
         reasons: list[str] = []
         for name in self._heaps.names:

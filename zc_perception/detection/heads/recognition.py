@@ -43,7 +43,7 @@ _TENSORFLOW: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_ord
 _YOLO_NAS: HeadOptions = {**_INPUT, 'suppressed': False}
 # Values of a manifest's key ``input``. Transformer networks, such as RT-DETR, were trained on
 # stretched pictures. The pictures for RF-DETR also had colours normalised as for ImageNet. YOLOX
-# was trained on OpenCV's pictures as they are.
+# was trained on OpenCV's pictures, which are BGR with values from 0 to 255.
 _STRETCHED: HeadOptions = {'resize': 'stretch'}
 _YOLOX: HeadOptions = {'colour': 'bgr', 'range': [0, 255]}
 _IMAGENET = {**_STRETCHED, 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}

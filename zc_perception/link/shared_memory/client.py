@@ -587,7 +587,8 @@ class SharedMemoryClient:
         slots, now = self._slots, time.monotonic()
         settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
         if settled:
-            self.parted_s = now  # before _slots becomes None: other threads then read parted_s
+            # Set this before _slots: other threads read parted_s once _slots is None.
+            self.parted_s = now
         self._slots = None
         if slots is not None:
             self._count_end(reason, text)

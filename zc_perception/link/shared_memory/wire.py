@@ -135,7 +135,7 @@ class BuffersMessage(NamedTuple):
 
 
 class ReleaseMessage(NamedTuple):
-    """A RELEASE: the frame that the consumer gives back, and whether a fence came with it."""
+    """A RELEASE: the frame that the consumer gives back, and whether the message has a fence."""
 
     uid: int
     generation: int

@@ -331,7 +331,7 @@ def _walk(
 
 def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
     """
-    Return each line of a parameter and its value there; the keys: see ``ParameterYaml.lines``.
+    Return for each key of ``ParameterYaml.lines`` the lines that give it, each with its value.
 
     PyYAML reads the values. A value is ``None`` where a section begins, and for a name with
     subkeys. A value is ``_UNREADABLE`` if rcl can't read it or would read another value.

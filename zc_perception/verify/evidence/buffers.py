@@ -245,7 +245,7 @@ def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
 
 
 def polled_history(inode: int, snapshots: Sequence[Snapshot]) -> History:
-    """Return a buffer's history only from readings of ``bufinfo``; it is never exact."""
+    """Make a buffer's history from readings of ``bufinfo``; such a history is never exact."""
     history = History([0], [snapshots[0].attached(inode) if snapshots else Counter()], False)
     for look in snapshots:
         history.times.append(look.start_ns)
