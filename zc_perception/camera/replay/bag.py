@@ -694,7 +694,7 @@ class BagSource(FrameSource):
         return '; '.join(filter(None, (self._notice, self._pause)))
 
     def seek(self, offset_ns: int) -> Moment | None:
-        """Do the same as other sources, but read only messages from shortly before that time."""
+        """Seek as other sources do, but first skip the messages long before *offset_ns*."""
         moment = self.advance()
         if moment is None or moment.time_ns >= offset_ns:
             return moment

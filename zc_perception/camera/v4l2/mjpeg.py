@@ -422,7 +422,8 @@ class JpegFrames:
     Only the camera's thread calls :meth:`give` and :meth:`finished`.
 
     :param name: the name of the decoding thread.
-    :param pictures: the pool of the driver's buffers, whose free slots are queued again.
+    :param pictures: the pool of the driver's buffers; each slot that becomes free is queued at
+        the driver again.
     :param pool: the pool whose slots (NV12, LINEAR) the frames are decoded into.
     :param wake: the eventfd that becomes readable whenever a picture is finished.
     :param ledger: counts each decoded frame as ``decode``, and each mended JPEG as ``mend``.

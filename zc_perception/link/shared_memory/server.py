@@ -464,8 +464,8 @@ class SharedMemoryServer:
             if before is not None:
                 before.set_quota(self._history_holder, None)
             if pool is not None:
-                # One lease more than the history's depth, because _remember() adds the new frame
-                # before it releases the oldest.
+                # Allow one lease more than the history's depth, because _remember() adds the new
+                # frame before it releases the oldest.
                 pool.set_quota(self._history_holder, 0, depth=self._history_depth + 1)
         if pool is not None:
             self._forget_pool = pool.add_retire_listener(self._on_retired)
