@@ -441,7 +441,7 @@ def _complain(text: str) -> None:
 
 @contextlib.contextmanager
 def _stdout_is_for_the_report() -> Iterator[None]:
-    """Send to stderr what checks, or libraries in them, print to stdout in this block."""
+    """Send to stderr what checks, or libraries that they call, print to stdout here."""
     with contextlib.ExitStack() as ending:
         with contextlib.suppress(OSError):  # stdout or stderr is closed
             kept = ending.enter_context(OwnedFd(os.dup(1)))
