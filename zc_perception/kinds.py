@@ -231,7 +231,7 @@ class Kinds(Generic[T]):
 
 @functools.cache
 def _declared_by(kinds: Kinds[T], path: tuple[str, ...]) -> Declared[T]:
-    """Return the declarations of *kinds*; the cache makes a new entry if *path* has changed."""
+    """Return the declarations of *kinds*, cached for each value of sys.path (*path*)."""
     classes: dict[str, type[T]] = {}
     broken: list[str] = []
     declarations: dict[str, dict[str, ParameterSpec]] = {}

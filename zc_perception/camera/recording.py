@@ -230,7 +230,7 @@ class _Syncing:
                     self._tell(error)
 
     def end(self) -> None:
-        """Let the thread end when everything is on the disk; this returns at once."""
+        """Let the thread end when everything is on the disk; don't wait for the thread."""
         self._ending = True
         self._turn.set()
 

@@ -53,8 +53,8 @@ PARAMETERS = (
                   dynamic=True),
 )  # fmt: skip
 """The inference node's parameters for tracking."""
-# Two standard deviations, as shares of the box's height. _POSITION is for the box's position;
-# _VELOCITY is for the distance that the box moves in _STEP_S seconds.
+# Standard deviations, as shares of the box's height: _POSITION is that of the box's position, and
+# _VELOCITY is that of the distance that the box moves in _STEP_S seconds.
 _POSITION, _VELOCITY, _STEP_S = 1 / 20, 1 / 160, 1 / 30
 # A new track is less certain: multiply its standard deviations by these factors.
 _NEW_POSITION, _NEW_VELOCITY = 2.0, 10.0

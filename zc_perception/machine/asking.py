@@ -93,7 +93,7 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    # A file, not a pipe: a library that prints much would block on a full pipe.
+                    # Use a file: a library that prints much would block on a full pipe.
                     stderr=errors.fileno(),
                     pass_fds=(writing,),
                     start_new_session=True,

@@ -45,7 +45,7 @@ class LatencyWindow:
     """The last :data:`WINDOW` durations of one stage; any thread may call any method."""
 
     def __init__(self) -> None:
-        # An array.array, because storing one number in a NumPy array takes several times as long.
+        # Use array.array: storing a number in a NumPy array takes several times as long.
         self._samples = array('q', bytes(8 * WINDOW))
         self._count = 0
         self._lock = threading.Lock()

@@ -214,7 +214,7 @@ class WatchedNode(NodeView):
         """
         Set :attr:`after` to the first facts that the node wrote after :meth:`expect_facts`.
 
-        If it wrote none, set :attr:`after` to the facts of before.
+        If it wrote none, set :attr:`after` to the facts that :meth:`expect_facts` remembered.
         """
         self.described = self.renewed or self.idle
         self.after = self._checked(self._old if self._new is None else self._new)
