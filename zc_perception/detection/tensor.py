@@ -49,8 +49,8 @@ class PlanesToTensor:
 
     :param box: the size of the frames, and the place of the picture in the network's input.
     :param fourcc: the frames' format.
-    :param tables: (channels, 256) for each channel, the tensor's value for each value of a
-        sample. With a single channel, the tensor is grey.
+    :param tables: an array (channels, 256). It has, for each channel, the tensor's value for each
+        value of a sample. With a single channel, the tensor is grey.
     :param pad: the sample that fills the letterbox's border, 0..255.
     :param bgr: channel order B, G, R instead of R, G, B.
     :param nhwc: channels last instead of first.

@@ -92,7 +92,7 @@ GSTREAMER = Part(
                                     'because no frame has their time stamp'),
         'leave out elements that change time stamps, such as videorate'),
     Row(lambda s: s.lost, WARN, '{lost} frame(s) could not go into the pipeline lately',
-        'see the log of the capture node: its device may have failed to fill the frames'),
+        "see the capture node's log: the device that fills the frames may have failed"),
     Row(lambda s: s.idle, OK, "idle: nobody subscribes to the pipeline's H.264"),
     well='running: {seen.frames} frames',
 )  # fmt: skip
