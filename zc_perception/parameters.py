@@ -132,7 +132,7 @@ class ParameterSpec:
         if isinstance(value, array.array):  # rclpy gives a list of numbers as an array
             value = value.tolist()
         if kind is float and type(value) is int:
-            with contextlib.suppress(OverflowError):  # too large for a float: refused below
+            with contextlib.suppress(OverflowError):  # a too large number is refused below
                 value = float(value)
         if (
             kind is list

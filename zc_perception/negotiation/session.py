@@ -285,7 +285,7 @@ class BufferSession:
             self._outcomes.pop(consumer, None)
 
     def objection(self, consumer: Consumer) -> str:
-        """Return why *consumer* must not get buffers; empty: it may get them, or none exist."""
+        """Return why *consumer* must not get buffers; empty: it may, or no buffers exist."""
         with self._lock:
             if self._settings is None:
                 return ''

@@ -332,7 +332,7 @@ class EngineThread:
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
-        """The engine's thread, as a tuple of one for :meth:`Accelerator.hot_threads`."""
+        """The engine's thread, in a tuple for :meth:`Accelerator.hot_threads`."""
         return (self._thread,)
 
     def silent_s(self) -> float:

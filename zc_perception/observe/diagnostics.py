@@ -159,7 +159,7 @@ class Part:
         Return the part's status.
 
         :param values: the numbers and texts that the status shows, by name.
-        :param seen: the values that conditions and sentences use, by name.
+        :param seen: the values that the conditions and sentences of the rows use, by name.
         """
         look = SimpleNamespace(**seen)
         holding = (row for row in (*self.rows, self._well) if row.when(look))

@@ -231,7 +231,7 @@ def chained_layout(
 
 
 def views(layout: ImageLayout, memory: Any) -> list[NDArray[Any]]:
-    """Return arrays of a LINEAR layout's planes, without copying; *memory* is its only buffer."""
+    """Return arrays of a LINEAR layout's planes, without a copy; *memory* has all planes."""
     return [
         np.ndarray(array.shape, array.sample, memory, array.offset, array.strides)
         for array in layout.arrays

@@ -581,7 +581,7 @@ class ImportFollowing:
         self._owner_of_fence: dict[tuple[int, int], int] = {}
         self._completed: dict[
             int, int
-        ] = {}  # key: the id of a driver's thread; value: the node whose job it completed last
+        ] = {}  # key: a driver's thread id; value: the node whose job this thread completed last
         self.unreadable = self._why_not()
         if not self.unreadable and seen.trace is not None:
             every = (name for driver in traced().drivers.values() for name in driver.names)

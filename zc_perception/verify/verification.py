@@ -875,8 +875,8 @@ def _cut_short(
     after = f'after {(seen.end_ns - seen.start_ns) / 1e9:.1f} of {arguments.seconds:g} s'
     if ending is Ending.WANTED:
         yield (
-            f'{signal.Signals(stop.came).name} ended the measurement {after}; the result is about '
-            'this shorter time'
+            f'{signal.Signals(stop.came).name} ended the measurement {after}; the result covers '
+            'only this shorter time'
         )
     elif ending is Ending.GONE and command is not None:
         status = f', with status {command.status}' if command.ended else ''

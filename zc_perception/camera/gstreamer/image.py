@@ -16,7 +16,7 @@
 """
 Read a stream's format and memory from GStreamer's caps and samples.
 
-Caps give the format. A sample gives the dma-bufs, and the offsets of its planes in them. The caps
+Caps give the format. A sample gives the dma-bufs, and each plane's offset in its dma-buf. The caps
 don't show whether a frame is in dma-bufs: even with plain ``video/x-raw`` caps, a LINEAR frame may
 be in dma-bufs. Only the type of the frame's memories shows this.
 

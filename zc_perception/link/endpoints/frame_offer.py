@@ -358,7 +358,7 @@ class FrameOffer:
         self._node.get_logger().warning(f'{name} {outcome}; {way}')
 
     def join(self, consumer: Consumer) -> None:
-        """Serve a late consumer, make it wait, or refuse it; see ``CameraEnd`` in ``link.bus``."""
+        """Let a late consumer use the buffers, make it wait, or refuse it."""
         session = self.session
         if session is not None:
             outcome = session.join(consumer)

@@ -266,8 +266,8 @@ class FramePublisher:
         rclpy.spin(node)
 
     The topic's type is ``sensor_msgs/msg/Image``. Plain subscribers and RViz get messages, which
-    are made only while there are such subscribers. Consumers agree with the publisher on its
-    buffers as with any camera. The log names consumers that can't use the buffers.
+    are made only while there are such subscribers. The publisher and its consumers negotiate the
+    buffers, as a camera and its consumers do. The log names consumers that can't use the buffers.
 
     If a library of yours owns the buffers, pass their descriptors as *fds* and publish each frame
     by :meth:`publish_fd`. Nothing is copied.
@@ -307,10 +307,10 @@ class FramePublisher:
         comes that can't use the current ones. :meth:`loan` does this, at most once in 10 s.
         Buffers that you pass as *fds* never change.
     :param trusted_gids: groups whose members may connect, besides your own user and root.
-    :param fds: descriptors of the buffers that a library of yours owns, at least two images: for
-        each image one descriptor, or a sequence with one for each plane. A descriptor is a dma-buf
-        or a memfd with the seals SHRINK and GROW. Pass the descriptors of all buffers that the
-        library has at this time; it may make further buffers later.
+    :param fds: descriptors of the buffers that a library of yours owns, for at least two images.
+        Give one descriptor for each image, or a sequence with one for each plane. A descriptor is
+        a dma-buf or a memfd with the seals SHRINK and GROW. Pass the descriptors of all buffers
+        that the library has at this time; it may make further buffers later.
     :param modifier: with *fds*: how the pixels are arranged, a DRM format modifier; 0 is LINEAR.
     :param strides: with *fds*: bytes from one row to the next, for each plane.
     :param offsets: with *fds*: byte at which each plane begins in its buffer; by default 0.
