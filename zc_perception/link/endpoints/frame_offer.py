@@ -380,7 +380,7 @@ class FrameOffer:
         self._unwish(consumer)
 
     def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Answer a consumer, see :class:`~zc_perception.link.shared_memory.server.Door`."""
+        """Return whether *consumer* gets buffers, must wait or is refused, and the reason."""
         session = self.session
         if session is None or session is not self._begun:
             return Answer.WAIT, f'{self._name} has no buffers yet'

@@ -41,8 +41,8 @@ _EVERY_NODE = {
     for spec in EVERY_NODE_SPECS
 }
 # Prefixes of parameters that a node's `SPECS` doesn't list, because the node declares them only
-# when it opens its topics or camera. In a file, a prefix is a key with nested keys, or a dot joins it
-# to the rest of a parameter's name.
+# when it opens its topics or camera. In a file, a prefix is a key with nested keys, or a dot joins
+# it to the rest of a parameter's name.
 OPEN_ENDED = {
     'qos_overrides': (
         'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.'

@@ -221,8 +221,8 @@ class OnnxEngine(TensorEngine):
             if new is not None:
                 text = (
                     f'it has {new[2] or f"opset {new[1]}"}, which is too new for ONNX Runtime '
-                    f'{onnxruntime.__version__}: pip install -U onnxruntime, or export it with an '
-                    'older opset (yolo export … opset=17)'
+                    f'{onnxruntime.__version__}: pip install -U onnxruntime, or export the model '
+                    'with an older opset (yolo export … opset=17)'
                 )
             elif _NO_OPERATOR.search(text):
                 text += ': export it without this operator'
