@@ -207,7 +207,7 @@ def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
         if every.setdefault(check.id, check) != check:
             raise ConfigError(
                 f"two kinds of camera or accelerator have a check '{check.id}'; uninstall the "
-                'package of one'
+                'package of one of these kinds'
             )
     order = list(dict.fromkeys(check.group for check in every.values()))
     for group in groups:

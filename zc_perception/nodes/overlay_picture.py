@@ -259,7 +259,7 @@ class Painter:
 
     @staticmethod
     def _corners(box: LabelledBox, scale: tuple[float, float]) -> tuple[int, int, int, int]:
-        """Return left, top, right and bottom of a box's upright bounds, in picture pixels."""
+        """Return left, top, right and bottom of the upright rectangle around a box, in pixels."""
         if box.theta:
             xs, ys = zip(*box.outline(scale), strict=True)
             return min(xs), min(ys), max(xs), max(ys)

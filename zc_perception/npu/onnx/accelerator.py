@@ -92,7 +92,7 @@ class HogEngine(Engine):
             if isinstance(layout, Part):
                 raise AcceleratorError(
                     f"parts of {layout.width}x{layout.height} pixels are smaller than the "
-                    f"{window_width}x{window_height} of a person for model hog; set 'tiles' to "
+                    f"{window_width}x{window_height} that model hog needs; set 'tiles' to "
                     "fewer tiles, or 'roi' to a larger region"
                 )
             return [RawTensor(np.zeros((0, 6), np.float32))]
