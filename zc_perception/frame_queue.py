@@ -91,8 +91,8 @@ class KeepLastQueue(Generic[T]):
         gate: Callable[[T], bool] | None = None,
     ) -> None:
         self._entries: deque[T] = deque()
-        # Has one token for each entry. get() waits for a token, because a token wakes a thread much
-        # faster than a descriptor that the thread polls.
+        # Has one token for each entry. get() waits for a token, because a token wakes a thread
+        # much faster than a descriptor that the thread polls.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
         # Held by the thread that waits for a token, so that only one thread waits. Before Python
         # 3.13, SimpleQueue.get() with a timeout can hang for ever if another thread takes the item

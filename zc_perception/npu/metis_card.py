@@ -122,7 +122,7 @@ class MetisCard:
 
 
 def place_of(text: str) -> Place | None:
-    """Return PCI domain, bus, device, function from an address or a node's name, or ``None``."""
+    """Return PCI domain, bus, slot, function from an address or a node's name, or ``None``."""
     match = _PCI_ADDRESS.fullmatch(text)
     if match is not None:
         return int(match[1] or '0', 16), int(match[2], 16), int(match[3], 16), int(match[4])
