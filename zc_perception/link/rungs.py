@@ -87,7 +87,7 @@ class TopicView:
     """
     The publishers on a topic, as one subscription sees them.
 
-    :param local: adapted publishers of this process.
+    :param local: adapted publishers (those of this package) in this process.
     :param remote: announced publishers of other processes. An ended publisher is in this list only
         while the graph still counts it.
     :param unannounced: number of adapted publishers of other processes whose announcements may

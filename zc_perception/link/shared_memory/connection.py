@@ -221,7 +221,7 @@ class Connection:
         self._dropped_untold = min(self._dropped_untold + 1, _MAX_U32)
 
     def flush(self) -> None:
-        """Send waiting frames, until the window is full or a frame's fence is still pending."""
+        """Send waiting frames; stop when the window is full or a frame's fence is pending."""
         if self._pending:
             with self._lock:
                 unwanted = self._flush()
