@@ -258,6 +258,21 @@ def test_a_publisher_needs_no_writer_of_messages(monkeypatch: pytest.MonkeyPatch
     assert writers.count(['bare']) == PublisherCount(1, 1, (), '')
 
 
+def test_a_writer_whose_node_has_no_name_yet_is_not_plain_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, writers = [1000.0], Writers(monkeypatch)
+    monkeypatch.setattr(discovery, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    assert writers.count(['camera'], ['camera']).adapted == 1
+    # The old publisher's writer is still there, but its announcer has gone.
+    replaced = ['camera'], ['camera', discovery.UNNAMED]
+    assert writers.count(*replaced) == PublisherCount(2, 2, (), '')
+    assert writers.graph.undecided
+    now[0] += discovery._UNNAMED_S
+    assert writers.count(*replaced).plain == ('a node without a known name',)
+    assert not writers.graph.undecided
+
+
 def test_of_a_node_that_publishes_both_ways_the_plain_one_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -57,6 +57,10 @@ _ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
 #: The graph returns this text in place of a node's name that is not known yet.
 UNNAMED = '_UNKNOWN_'
+# The graph learns a node's name within this time after the node's endpoints. Until then, a writer
+# without an announcer is not known to be plain: its announcer may still belong to an old publisher
+# of the same node, whose writer has not left the graph yet.
+_UNNAMED_S = 1.0
 # If one publisher replaces another between two checks, the number of publishers doesn't change. So
 # names and QoS are read from the graph again after this time.
 _REFRESH_S = 5.0
@@ -136,6 +140,9 @@ class PublisherGraph:
         self._adapted: frozenset[bytes] = frozenset()
         # For each node that has only an announcer: the time at which this was first seen.
         self._alone: dict[str, float] = {}
+        # For each writer without an announcer and without a node's name: the time at which the
+        # writer was first seen.
+        self._unnamed: dict[bytes, float] = {}
 
     def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
         """Count the topic's publishers, except those of this package in this process: *local*."""
@@ -148,7 +155,7 @@ class PublisherGraph:
         announcers -= Counter(map(node_name, strangers))
         own = Counter(publisher.name for publisher in local)
         adapted: list[str] = []
-        plain: list[tuple[str, str]] = []
+        plain: list[tuple[str, str, bytes]] = []
         known: dict[bytes, str] = {}
         strange: set[str] = set()
         # Assign announcers first to writers that are known as adapted, so that a plain writer of
@@ -165,7 +172,7 @@ class PublisherGraph:
                 else:
                     adapted.append(mismatch)
             else:
-                plain.append((name, mismatch))
+                plain.append((name, mismatch, gid))
                 strange.add(name)
         # For each remaining announcer, no writer of a node with the same name was found. The graph
         # learns a node's name a little later than the node's endpoints. So if the name of the
@@ -179,6 +186,13 @@ class PublisherGraph:
                 adapted.append(late[1])
                 strange.clear()
         adapted += [''] * self._without_messages(announcers - own)
+        now = time.monotonic()
+        self._unnamed = {
+            gid: self._unnamed.get(gid, now) for name, _, gid in plain if UNNAMED in name
+        }
+        new = [each for each in plain if now - self._unnamed.get(each[2], 0.0) < _UNNAMED_S]
+        adapted += [mismatch for _, mismatch, _ in new]
+        plain = [each for each in plain if each not in new]
         # If a node has adapted and plain publishers, the graph shows how many of each kind there
         # are, but not which writer belongs to which kind. So add no writer of such a node to
         # self._adapted; keep those that are already in it.
@@ -186,13 +200,13 @@ class PublisherGraph:
         self._adapted = frozenset(
             gid for gid, name in known.items() if name not in both or gid in self._adapted
         )
-        mismatches = [*adapted, *(mismatch for _, mismatch in plain)]
+        mismatches = [*adapted, *(mismatch for _, mismatch, _ in plain)]
         return PublisherCount(
             len(adapted),
             adapted.count(''),
             tuple(
                 'a node without a known name' if UNNAMED in name else name
-                for name, mismatch in plain
+                for name, mismatch, _ in plain
                 if not mismatch
             ),
             mismatches[0] if mismatches and all(mismatches) else '',
@@ -201,9 +215,16 @@ class PublisherGraph:
 
     @property
     def undecided(self) -> bool:
-        """Whether a publisher with a new announcer may still make its writer of messages."""
+        """
+        Whether the count may change although the graph doesn't.
+
+        A publisher with a new announcer may still make its writer of messages, and a new writer
+        may still get its node's name.
+        """
         now = time.monotonic()
-        return any(now - since < _ALONE_S for since in self._alone.values())
+        return any(now - since < _ALONE_S for since in self._alone.values()) or any(
+            now - since < _UNNAMED_S for since in self._unnamed.values()
+        )
 
     def _without_messages(self, announcers: Counter[str]) -> int:
         """Count the announcers whose publisher has made no writer on the topic for _ALONE_S."""
