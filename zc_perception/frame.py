@@ -171,7 +171,9 @@ class FrameMapping(PlaneViews):
     def __enter__(self) -> PlaneViews:
         frame = self._frame
         if frame is None or self._views is not None:
-            raise FrameReleasedError("enter a mapping only once: call 'frame.map()' again")
+            raise FrameReleasedError(
+                "a mapping can be entered only once: call 'frame.map()' for each 'with'"
+            )
         # Register the mapping before checking the lease. release() in another thread removes the
         # lease before it checks for mappings. So this method sees that the lease has ended, or
         # release() sees the mapping.

@@ -273,7 +273,7 @@ def test_a_fence_of_a_refused_release_is_closed_too() -> None:
     lease, first, second = leased(pool), EventFence(), EventFence()
     pool.release(lease, first)
     for fence in (second, first):
-        with pytest.raises(StaleFrameError, match='was released before'):
+        with pytest.raises(StaleFrameError, match='already released'):
             pool.release(lease, fence)
     with pytest.raises(ValueError, match='closed'):
         second.fileno()

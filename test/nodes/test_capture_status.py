@@ -243,7 +243,7 @@ POOL, CLOCK = (pooled, pool_status), (clocked, status_of_clock)
         ),
         (POOL, {'retired': 1}, '1 slot(s) were retired and 0 release fence(s) failed', 'dmesg'),
         (POOL, {'fence_errors': 2}, 'retired and 2 release fence(s) failed lately', 'dmesg'),
-        (POOL, {'failures': 1, 'last_failure': 'full'}, 'retired: full', 'free memory'),
+        (POOL, {'failures': 1, 'last_failure': 'full'}, 'retired: full', 'make room in the heap'),
         (CLOCK, {'steps': 1}, 'the ROS clock was set 1 time(s) lately', ''),
         (
             CLOCK,
@@ -480,7 +480,7 @@ def test_consumers_are_named_with_their_rung_and_what_they_lost(
         ('tracker elsewhere', f'{elsewhere}, asked for 3'),
     ):
         assert status.values[f'consumer {name}'] == said
-    can_write = 'overlay can write to the buffers; this heap cannot prevent it'
+    can_write = 'consumers (overlay) can write to the buffers; the heap cannot prevent it'
     assert (status.level, status.message) == (Level.OK, can_write)
     subscription.destroy()
 

@@ -186,7 +186,7 @@ class ControlInfo:
     title: str = ''
 
     def allowed(self) -> str:
-        """Return the allowed values for messages, like ``0 .. 255`` or ``0 (off), 1 (50 Hz)``."""
+        """Return the control's allowed values as a text: ``0 .. 255``, ``0 (off), 1 (50 Hz)``."""
         if self.kind == 'boolean':
             return 'true or false'
         if self.menu:

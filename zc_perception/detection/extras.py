@@ -220,9 +220,9 @@ def _between(
     values: NDArray[np.float32], before: NDArray[np.int32], share: NDArray[np.float32], axis: int
 ) -> NDArray[np.float32]:
     """
-    Interpolate along *axis* between each value whose index is in *before* and the next value.
+    Interpolate between neighbours along *axis*: the values at *before* and at *before* + 1.
 
-    :param share: the weight of the next value, from 0 to 1, for each index.
+    :param share: the weight of the value at *before* + 1, from 0 to 1, for each index.
     """
     low = values.take(before, axis=axis)
     high = values.take(before + 1, axis=axis)

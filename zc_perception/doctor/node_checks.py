@@ -70,7 +70,7 @@ from zc_perception.shipped_files import shipped_file
 
 
 def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check each key and value of the parameter file by the nodes' own rules, with rclpy."""
+    """Check each key and value of the parameter file by the nodes' own rules."""
     if not needs.known:
         yield skip('no parameter file was given (--params-file)')
         return

@@ -1152,7 +1152,7 @@ class BufferPool:
             )
         return StaleFrameError(
             f'{self.name} slot {lease.slot.index}: the lease of {lease.holder} was '
-            f'{lease.ended or "ended"} before'
+            f'already {lease.ended or "ended"}'
         )
 
     # Methods that limit how many frames each consumer may hold.

@@ -83,7 +83,7 @@ SUBSCRIBER_LINK = Part(
     Row(lambda s: s.untaken, ERROR, '{rung}: the accelerator takes none of the frames: {untaken}',
         'the error says what the device refused; see dmesg', see='see [axl](accelerators.md#axl)'),
     Row(lambda s: s.failed, WARN, ('{failed} message(s) could not be converted lately; the '
-                                   'rung in use is {rung}: {reason}'), CONVERTIBLE),
+                                   'rung is {rung}, because {reason}'), CONVERTIBLE),
     Row(lambda s: s.rung == UNMATCHED and s.reason == NO_PUBLISHER, WARN, 'unmatched: {reason}',
         ('start the camera, or compare topic name, namespace and QoS of publisher and '
          'subscriber: ros2 topic info -v')),
@@ -99,7 +99,7 @@ SUBSCRIBER_LINK = Part(
     Row(lambda s: s.full_s >= STALLED_S and s.slow, WARN, '{rung}: no frame comes, because '
         '{slow.what}: '
         'this node holds all {window} frame(s) that it may hold: {holds}', '{slow.advice}',
-        see='use a smaller model, a lower rate or a quicker callback, as the message says'),
+        see='use a smaller model, a lower rate or a quicker callback; the advice says which'),
     Row(lambda s: s.full_s >= STALLED_S, WARN, ('{rung}: no frame comes, because this node '
                                                 'holds all {window} frame(s) that it may '
                                                 'hold: {holds}'),
@@ -168,8 +168,8 @@ PUBLISHER_LINK = Part(
                                         '{unannounced}'), UNANNOUNCED),
     Row(lambda s: s.link.image_readers, OK, ('{link.image_readers} plain image_raw reader(s): '
                                              'each frame is converted, which is a copy')),
-    Row(lambda s: s.trusted, OK, ('{trusted} can write to the buffers; this heap cannot '
-                                  'prevent it')),
+    Row(lambda s: s.trusted, OK, ('consumers ({trusted}) can write to the buffers; the '
+                                  'heap cannot prevent it')),
     well='no plain image_raw reader: no frame is converted',
 )  # fmt: skip
 

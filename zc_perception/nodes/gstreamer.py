@@ -255,7 +255,7 @@ class GStreamerNode(PerceptionNode):
 
     @property
     def feed(self) -> FrameFeed:
-        """The object that runs the pipeline, while the node is configured."""
+        """The object that runs the pipeline. It exists only while the node is configured."""
         if self._feed is None:
             raise self.lacks('pipeline')
         return self._feed

@@ -47,8 +47,8 @@ from zc_perception.verify.evidence.buffers import History, Snapshot
 from zc_perception.verify.evidence.kernel_events import FENCES
 from zc_perception.verify.observation import NodeView, Observation
 
-# A node notes the time before or after a system call. This is the largest difference between that
-# time, which is in the frame's record, and the time of the call's event in the trace.
+# A frame's record has the time that the node noted before or after a system call. The time of the
+# call's event in the trace may differ from it by this much.
 _SLACK_NS = 1_000_000
 # A driver may release an import up to this many frames after the node has asked for the release.
 _GRACE_FRAMES = 4

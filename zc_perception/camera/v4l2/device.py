@@ -22,8 +22,9 @@ driver's ranges. :func:`identity_of` returns the text by which a device is found
 unplugged. The name ``/dev/videoN`` doesn't identify it, because a device that is plugged in gets
 any free number.
 
-Sources: for identities the kernel's sysfs (``/sys/dev/char``, video4linux ``index``, USB
-``serial``); for controls *User Controls*, *Extended Controls API* and *VIDIOC_QUERY_EXT_CTRL*.
+Identities come from the kernel's sysfs (``/sys/dev/char``, video4linux ``index``, USB ``serial``).
+Controls follow the kernel's pages *User Controls*, *Extended Controls API* and
+*VIDIOC_QUERY_EXT_CTRL*.
 """
 
 from __future__ import annotations

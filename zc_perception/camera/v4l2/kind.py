@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Declare camera v4l2, and plan its pool for ``zc_doctor``.
+Declare camera v4l2, and tell ``zc_doctor`` which pool this camera would make.
 
 The camera's own modules are imported only when they are needed, because every capture node imports
 this module when it starts.

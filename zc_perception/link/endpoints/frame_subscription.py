@@ -190,8 +190,8 @@ def create_frame_subscription(
     :param node: the node that subscribes; the camera's diagnostics show this node's name.
     :param topic: name of a ``sensor_msgs/msg/Image`` topic, relative or absolute; remaps apply.
     :param callback: a function or coroutine function that takes a :class:`Frame`.
-    :param qos: QoS of the topic, in place of *depth*. By default, messages of best-effort and of
-        reliable publishers are taken.
+    :param qos: QoS of the topic; *depth* is then ignored. By default, messages of best-effort and
+        of reliable publishers are taken.
     :param depth: how many of the newest frames wait while the callback runs; older ones are
         dropped and counted.
     :param max_held: how many frames of each publisher you hold at most at the same time,
@@ -412,8 +412,8 @@ def create_camera_subscription(
 
     :param callback: a function or coroutine function that takes a :class:`Frame` and a
         ``CameraInfo``.
-    :param qos: QoS of both topics, in place of *depth*. By default, messages of best-effort and of
-        reliable publishers are taken.
+    :param qos: QoS of both topics; *depth* is then ignored. By default, messages of best-effort
+        and of reliable publishers are taken.
     :param depth: how many of the newest frames wait for their message or for the callback.
     :raises ConfigError: *callback* can't be called; *depth* or *max_held* is 0; *copy_free* is
         neither ``preferred`` nor ``required``; *trusted_uids* are not user ids.

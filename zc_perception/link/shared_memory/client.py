@@ -159,7 +159,7 @@ class Greeting:
         welcome, hello = wire.parse_welcome(packet), self._hello
         if hello.publisher_id and welcome.publisher_id != hello.publisher_id:
             text = (
-                f"publisher {welcome.publisher_id} listens at '{self._path}', not "
+                f"at '{self._path}' listens publisher {welcome.publisher_id} instead of publisher "
                 f'{hello.publisher_id}'
             )
             raise ProtocolError('other_publisher', text)
