@@ -67,8 +67,8 @@ TAG_CAMERA = 0x200
 TAG_VIDEO_CONVERT = 0xF01
 MAP_READ = 0
 
-# Each struct below has the library's name without NvBufSurface or NvBufSurf. Some structs leave
-# out the fields after the last one that this package uses.
+# A struct's name below is the one in the library's header, without its prefix NvBufSurface or
+# NvBufSurf. Some structs leave out the fields after the last one that this package uses.
 CreateParams = c_struct(
     'u32 gpuId width height size; bool isContiguous; int colorFormat layout memType'
 )

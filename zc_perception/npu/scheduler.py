@@ -653,7 +653,7 @@ class Scheduler:
 
 class _LatePlaces:
     """
-    Count the places on the device that jobs occupy after they were given up.
+    Count the places on the device that are still occupied by jobs that were given up.
 
     A place is free again when the job's fence has signalled. The fence's owner (the job or the
     frame's lease) may close the fence at any time; so this class polls a duplicate of the fence's
