@@ -349,8 +349,8 @@ def test_an_early_end_says_that_there_is_no_picture(tmp_path: Path, free_domain:
     assert json.loads((tmp_path / 'summary.json').read_text())['frames'] > 0
     (told,) = (line for line in running.lines if line.startswith('wrote'))
     assert told.startswith(
-        f'wrote {tmp_path}/summary.json, no detections.png: the picture is taken in the second '
-        'half of the run'
+        f'wrote {tmp_path}/summary.json, no detections.png: the picture is taken after half of '
+        'the planned time'
     )
     assert 'earlier run' in told and (tmp_path / 'detections.png').exists()
 

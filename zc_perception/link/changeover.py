@@ -129,7 +129,7 @@ class Changeover:
             return frame_id in self._newest
 
     def accept_message(self, key: Key) -> bool:
-        """Say whether a message is new; called while the subscription takes messages."""
+        """Say whether a message is new; called for each message while objects come as messages."""
         with self._lock:
             if key[1] and time.monotonic() < self._until:
                 self._collect()

@@ -718,7 +718,7 @@ class Measurement:
 
     def _look_at_pins(self) -> None:
         """
-        Find pipes and io_urings that may hold pages of frames without a mapping.
+        Find pipes and io_urings that may hold pages of frames although no process maps the pages.
 
         If there are any, look again after a moment, and store only what is found then: a pipe's
         reader may just have been slow.

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-The ``axruntime`` accelerator: Metis cards through the shipped Voyager runtime.
+The ``axruntime`` accelerator: Metis cards through Axelera's Voyager runtime.
 
 Compiled models take a letterboxed, quantised, padded int8 tensor and not NV12. So this accelerator
 is not free of copies: the CPU reads each frame once, and writes its tensor once, directly into the
