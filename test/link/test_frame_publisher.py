@@ -83,7 +83,7 @@ class Cameras:
     def pair(self, **options: Any) -> tuple[FramePublisher, FrameSubscription]:
         """Return a publisher, and a subscription of this process that has found it."""
         publisher, subscription = self.publisher(**options), self.subscription()
-        assert eventually(lambda: publisher.get_subscription_count() == 1)
+        assert eventually(lambda: publisher.statistics().in_process_subscriptions == 1)
         return publisher, subscription
 
     def reader(self) -> list[Image]:

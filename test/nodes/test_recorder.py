@@ -214,7 +214,7 @@ def test_the_type_is_that_of_a_publisher_and_another_publisher_s_is_warned_of(
     warnings: list[str] = []
     with ros(free_domain) as context, ros(free_domain) as elsewhere:
         other = rclpy.create_node('other', context=elsewhere)
-        other.create_subscription(Empty, 'status', print, 1)
+        other.create_subscription(Empty, 'status', lambda message: None, 1)
         node = rclpy.create_node('recorder', context=context)
         publisher = node.create_publisher(String, 'status', 1)
         until(lambda: node.count_subscribers('status') == 1)
