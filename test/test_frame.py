@@ -104,7 +104,10 @@ def test_a_frame_is_its_producer_s_lease_with_what_is_known_of_the_picture(
     assert pool.statistics().states == {SlotState.FREE: 1}
 
 
-ONE_LEASE = r"^frame 4 can't be copied or pickled, because it has one lease: call .*keep\(\) for "
+ONE_LEASE = (
+    r"^frame 4 can't be copied or pickled, because it has one lease: "
+    r'call frame\.keep\(\) for '
+)
 RIGHT_CALL = r'frame 4 .*frame\.copy\(\)'
 
 

@@ -88,7 +88,12 @@ TABLE: list[tuple[dict[str, Any], str, bool, str]] = [
         'publisher cccccccc: on another host; nobody publishes messages on this topic instead',
     ),
     ({'remote': [GONE]}, UNMATCHED, False, 'publisher dddddddd has ended'),
-    ({'strangers': ['/talker publishes S']}, UNMATCHED, False, '/talker publishes S, which this'),
+    (
+        {'strangers': ['/talker publishes S']},
+        UNMATCHED,
+        False,
+        "/talker publishes S, which this node can't read: remap its topic",
+    ),
     ({'strangers': ['/talker publishes S'], 'remote': [CONNECTED]}, SHARED_MEMORY, False, ''),
     ({'remote': [GONE] * 2}, UNMATCHED, False, '2 publishers have ended, the latest is publisher'),
     ({'remote': [GONE, CONNECTED]}, SHARED_MEMORY, False, 'another process'),

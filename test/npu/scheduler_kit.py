@@ -97,7 +97,7 @@ class ScriptedAccelerator(Accelerator):
         self.import_errors: list[Exception] = []
         self.submit_errors: list[Exception] = []
         self.release_errors: list[Exception] = []
-        self.tidy_errors: list[Exception] = []
+        self.tidy_errors: list[BaseException] = []
         self.trial_errors: list[Exception] = []
         self.instant: set[int] = set()
         self.failing: dict[int, Exception] = {}
@@ -118,7 +118,7 @@ class ScriptedAccelerator(Accelerator):
     def load(self, manifest: ModelManifest) -> None:
         pass
 
-    def _call(self, errors: list[Exception]) -> None:
+    def _call(self, errors: list[Any]) -> None:
         assert not self.closed, 'a closed accelerator is not used'
         if errors:
             raise errors.pop()
@@ -163,7 +163,7 @@ class Factory:
     """Opens new scripted accelerators, after raising the refusals in ``errors``."""
 
     def __init__(
-        self, *errors: Exception, make: Callable[[], ScriptedAccelerator] = ScriptedAccelerator
+        self, *errors: BaseException, make: Callable[[], ScriptedAccelerator] = ScriptedAccelerator
     ) -> None:
         self.errors = list(errors)
         self.made: list[ScriptedAccelerator] = []

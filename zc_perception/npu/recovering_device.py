@@ -127,7 +127,7 @@ class RecoveringDevice:
         """
         try:
             function(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # another package may raise anything
             return self.loss(error)
         return ''
 
@@ -146,7 +146,7 @@ class RecoveringDevice:
         try:
             accelerator = self._reopen()
             capabilities = accelerator.capabilities()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.state = replace(self.state, last_error=one_line(error))
             self._retry.failed()
             return
@@ -165,7 +165,7 @@ class RecoveringDevice:
 
     def close(self) -> None:
         """Close the accelerator; ignore errors, because the device may be dead."""
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             self.accelerator.close()
 
 

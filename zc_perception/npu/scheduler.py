@@ -428,12 +428,10 @@ class Scheduler:
     def _tidy(self) -> None:
         # While no frames come, only tidy() releases imports. A camera that restarts may need the
         # memory of its old buffers.
-        if not self._device.recovering:
-            try:
-                self._device.accelerator.tidy()
-            except Exception as error:
-                if lost := self._device.loss(error):
-                    self._lose(lost)
+        if self._device.recovering:
+            return
+        if lost := self._device.guarded(self._device.accelerator.tidy):
+            self._lose(lost)
 
     def _wait(self, *, take: bool) -> None:
         """
@@ -566,17 +564,11 @@ class Scheduler:
             self._hang_watch.start()
             if self._device.state.attempt:
                 self._device.proved()
-        # Each step has a try of its own: if one raises, the others still run.
-        try:
-            entry.job.close()
-        except Exception as error:
-            lost = lost or self._device.loss(error)
-        try:
-            self._device.accelerator.release(entry.handle)
-        except Exception as error:
-            lost = lost or self._device.loss(error)
+        # Each step is guarded of its own: if one raises, the others still run.
+        closed = self._device.guarded(entry.job.close)
+        released = self._device.guarded(self._device.accelerator.release, entry.handle)
         self._release(entry.frame)
-        return lost
+        return lost or closed or released
 
     def _give_up(self, entry: InFlight) -> str:
         """
@@ -683,12 +675,12 @@ class _LatePlaces:
             place = OwnedFd(os.dup(job.fence.fileno()))
         try:
             fence = job.abandon()
-        except Exception:
+        except (Exception, SystemExit):  # another package may raise anything
             if place is not None:
                 place.close()
             # The job can't be abandoned, so no fence tells when the device has stopped reading the
             # frame: assume that it stops within one more timeout.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, SystemExit):
                 job.close()
             return DeadlineFence(timeout_s)
         if place is not None:
@@ -765,7 +757,7 @@ class _CallQueue:
                 if answer.set_running_or_notify_cancel():
                     try:
                         answer.set_result(function())
-                    except Exception as error:
+                    except (Exception, SystemExit) as error:
                         answer.set_exception(error)
 
     def refuse(self, reason: str) -> None:

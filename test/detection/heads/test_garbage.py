@@ -201,7 +201,7 @@ def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
 
 @pytest.mark.parametrize(('kind', 'options', 'message'), [
     ('yolov9', {}, "'yolov9' is not known; it must be one of .*did you mean 'yolov"),
-    ('yolov8', {'coordinates': 'input'}, "not for head 'yolov8'; it is for boxes: leave the"),
+    ('yolov8', {'coordinates': 'input'}, "not for head 'yolov8'; it is for boxes: leave"),
     ('boxes', {'anchors': ANCHORS}, "not for head 'boxes'; it is for ssd, yolov5"),
     ('boxes', {'class_agnostic': True}, 'not remove duplicates: add suppressed: false'),
     ('boxes', {'oriented': True}, 'head.box_order is xyxy: with head.oriented it must be cxcywh'),

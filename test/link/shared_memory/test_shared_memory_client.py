@@ -607,7 +607,10 @@ def test_memory_that_nobody_can_map_is_refused_by_name(
         # No CPU access is required, but the descriptor still isn't a dma-buf.
         left(client, 'buffers')
         return
-    why = f'buffer 0, a {kind.value}, was opened with O_WRONLY'
+    why = (
+        f"buffer 0, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; "
+        "the buffer's owner"
+    )
     left(client, 'constraints', why)
     assert peer.receive_refused().code is RefusalCode.CONSTRAINTS
     assert client.approach() is None and not client.connected, 'it would be the same again'
